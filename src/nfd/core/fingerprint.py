@@ -47,32 +47,14 @@ _PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 # Attributes of a class that say nothing of what it does: documentation, and what Python or
 # dataclasses derive.
+# fmt: off
 _DERIVED = {
-    *(
-        "__doc__",
-        "__module__",
-        "__dict__",
-        "__weakref__",
-        "__annotations__",
-        "__annotate__",
-        "__annotate_func__",
-    ),
-    *(
-        "__annotations_cache__",
-        "__firstlineno__",
-        "__static_attributes__",
-        "__parameters__",
-        "__orig_bases__",
-    ),
-    *(
-        "__dataclass_fields__",
-        "__dataclass_params__",
-        "__match_args__",
-        "__slots__",
-        "__qualname__",
-    ),
-    *("_abc_impl", "__abstractmethods__"),
+    "__doc__", "__module__", "__dict__", "__weakref__", "__annotations__", "__annotate__",
+    "__annotate_func__", "__annotations_cache__", "__firstlineno__", "__static_attributes__",
+    "__parameters__", "__orig_bases__", "__dataclass_fields__", "__dataclass_params__",
+    "__match_args__", "__slots__", "__qualname__", "_abc_impl", "__abstractmethods__",
 }
+# fmt: on
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), range, slice)
 # Whether two equal constants are one object differs between code that was compiled and code from a
 # cache.
@@ -82,21 +64,12 @@ _READS_GLOBAL = {"LOAD_GLOBAL", "LOAD_NAME"}
 _READS = {*_READS_GLOBAL, "LOAD_DEREF", "LOAD_CLASSDEREF"}
 _LOCAL = {*dis.haslocal, *dis.hasfree}
 # Methods that change a container and return nothing.
+# fmt: off
 _CHANGES = {
-    *(
-        "append",
-        "appendleft",
-        "extend",
-        "extendleft",
-        "insert",
-        "remove",
-        "clear",
-        "sort",
-        "reverse",
-        "rotate",
-    ),
-    *("add", "discard", "update"),
+    "append", "appendleft", "extend", "extendleft", "insert", "remove", "clear", "sort", "reverse",
+    "rotate", "add", "discard", "update",
 }
+# fmt: on
 
 # What cannot be compared is known by itself: it is like no other object, and like none of another
 # process.
@@ -226,15 +199,8 @@ class _Walk:
                 "tensor", str(value.dtype), str(list(value.shape)), str(value.requires_grad)
             )
             if not value.is_meta:
-                entries = (
-                    value.detach()
-                    .resolve_conj()
-                    .resolve_neg()
-                    .cpu()
-                    .to_dense()
-                    .contiguous()
-                    .flatten()
-                )
+                stored = value.detach().resolve_conj().resolve_neg().cpu()
+                entries = stored.to_dense().contiguous().flatten()
                 self.digest.update(entries.view(torch.uint8).numpy().data)
             return True
         if numpy is not None and type(value) is numpy.ndarray and not value.dtype.hasobject:
@@ -255,13 +221,15 @@ class _Walk:
 
         Where it has none it is added by itself.
         """
-        if isinstance(value, Iterator):  # it moves on whenever it is read
+        # it moves on whenever it is read
+        if isinstance(value, Iterator):
             self._add_incomparable(value)
             return
         reduce = copyreg.dispatch_table.get(type(value))
         try:
             parts = value.__reduce_ex__(4) if reduce is None else reduce(value)
-        except Exception:  # locks, files: whatever says that it is no data
+        # locks, files: whatever says that it is not data
+        except Exception:
             self._add_incomparable(value)
             return
         if isinstance(parts, str):
@@ -391,7 +359,8 @@ class _Walk:
         self.has_users_code = True
         self._write("module", module.__name__)
         names = tuple(names)
-        if (module.__name__, names) in self._modules:  # modules may import each other
+        # modules may import each other
+        if (module.__name__, names) in self._modules:
             return
         self._modules.add((module.__name__, names))
         content = {name: value for name, value in vars(module).items() if not name.startswith("__")}
@@ -473,17 +442,22 @@ def _is_of_library(module: str, name: str, value: Any) -> bool:
     )
     if place is None or module == "__main__" or not is_known:
         return False
-    found: Any = place
+    in_its_place: Any = place
     for part in name.split("."):
-        found = getattr(found, part, None)
-    # A class that user's code makes by exec() says that it is of builtins. Classes of C modules may
-    # have no place.
-    return found is value or (found is None and "<locals>" not in name and module != "builtins")
+        in_its_place = getattr(in_its_place, part, None)
+    if in_its_place is None:
+        # A class that user's code makes by exec() says that it is of builtins. Classes of C modules
+        # may have no place.
+        return "<locals>" not in name and module != "builtins"
+    return in_its_place is value
 
 
 def _names(code: types.CodeType) -> set[str]:
-    """All names of globals and attributes in a function and the functions inside of it."""
-    return {name for part in _with_inner(code) for name in part.co_names}
+    """List the names of globals and attributes in a function and the functions inside of it."""
+    names = set[str]()
+    for part in _with_inner(code):
+        names.update(part.co_names)
+    return names
 
 
 def _globals_of(function: types.FunctionType) -> list[tuple[str, Any]]:
@@ -491,21 +465,21 @@ def _globals_of(function: types.FunctionType) -> list[tuple[str, Any]]:
 
     It reads those that it imports when it is called, too.
     """
-    found = dict[str, Any]()
+    values = dict[str, Any]()
     for code in _with_inner(function.__code__):
         instructions = list(dis.get_instructions(code))
         for index, instruction in enumerate(instructions):
             name = instruction.argval
             if instruction.opname in _READS_GLOBAL and name in function.__globals__:
-                found[name] = function.__globals__[name]
+                values[name] = function.__globals__[name]
             elif instruction.opname == "IMPORT_NAME":
                 # Two constants come before it: how many packages up, and the names that are
                 # imported from it.
                 level = instructions[index - 2].argval
-                found[f"import {name}"] = _imported(
-                    function, name, level if isinstance(level, int) else 0
-                )
-    return sorted(found.items())
+                if not isinstance(level, int):
+                    level = 0
+                values[f"import {name}"] = _imported(function, name, level)
+    return sorted(values.items())
 
 
 @dataclass
