@@ -1,5 +1,6 @@
-"""Data sets in memory: scikit-learn's digits, and any labelled images as normalised tensors and
-batches.
+"""Data sets in memory: scikit-learn's digits, and any labelled images.
+
+Images come as normalised tensors and batches.
 """
 
 from __future__ import annotations
@@ -48,8 +49,9 @@ class Images:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Images with a training and a test part, normalised per channel with the statistics of the
-    training part.
+    """Images with a training and a test part.
+
+    They are normalised per channel with the statistics of the training part.
 
     Attributes:
         name: its name in reports.
@@ -79,8 +81,9 @@ class Dataset:
 
     @cached_property
     def statistics(self) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation of every channel of the training pixels, exact,
-        ``[channels]`` float64.
+        """Return the exact mean and standard deviation of every channel of the training pixels.
+
+        Each is ``[channels]`` in float64.
         """
         channels = self.train.pixels.flatten(2).unbind(1)
         counts = torch.stack(
@@ -102,8 +105,9 @@ class Dataset:
         return digest.hexdigest()
 
     def normalised(self, pixels: Tensor) -> Tensor:
-        """``[..., channels, height, width]`` pixels as ``[..., d]`` float32: zero mean, unit
-        variance per channel.
+        """Normalise pixels to zero mean and unit variance per channel.
+
+        ``[..., channels, height, width]`` become ``[..., d]`` in float32.
         """
         mean, std = self.statistics
         if not bool((std > 0).all()):
@@ -136,8 +140,9 @@ class Dataset:
         return self.test.labels
 
     def batches(self, size: int, steps: int, seed: int) -> tuple[Tensor, Tensor]:
-        """``inputs [steps, size, d]`` and ``targets [steps, size]``: shuffled epochs, the same for
-        the same seed.
+        """Return shuffled epochs, the same for the same seed.
+
+        These are ``inputs [steps, size, d]`` and ``targets [steps, size]``.
 
         Every sample is seen once before any is seen twice; a remainder that does not fill a batch
         is dropped.
@@ -170,8 +175,9 @@ class Dataset:
 
 @undisturbed()
 def digits(seed: int = 0) -> Dataset:
-    """scikit-learn's 1,797 handwritten digits, 8 x 8 pixels: 1,437 to train on and 360 to test,
-    split by ``seed``.
+    """Load scikit-learn's 1,797 handwritten digits of 8 x 8 pixels.
+
+    1,437 are to train on and 360 to test, split by ``seed``.
 
     Example::
 

@@ -1,5 +1,6 @@
-"""Plans and watches in other people's trainers: callbacks, each made when it is first used, and
-writers of rows.
+"""Plans and watches in other people's trainers.
+
+There are callbacks, each made when it is first used, and writers of rows.
 """
 
 from __future__ import annotations
@@ -46,9 +47,7 @@ def __getattr__(name: str) -> Any:
 
 
 class _Hooks:
-    """What the callbacks of all trainers have in common: a plan, a watch, and what a step of the
-    watch says.
-    """
+    """What the callbacks of all trainers share: a plan, a watch, and what its steps say."""
 
     def __init__(self, plan: Plan | None, watch: Watch | None) -> None:
         name = type(self).__name__
@@ -66,8 +65,9 @@ class _Hooks:
         self.watch = watch
 
     def _step(self, watch: Watch, loss: torch.Tensor | float | None = None) -> dict[str, float]:
-        """Step a watch; returns the numbers to log: the meters of the network after a look, and new
-        alerts at once.
+        """Step a watch, and return the numbers to log.
+
+        These are the meters of the network after a look, and new alerts at once.
         """
         count = len(watch.alerts) if watch.steps else 0
         rows = watch.step(loss)
@@ -77,8 +77,9 @@ class _Hooks:
 
 
 class _InTrainer(_Hooks):
-    """A callback for Hugging Face's Trainer: it checks that the optimizer is the plan's, and steps
-    a watch.
+    """A callback for Hugging Face's Trainer that steps a watch.
+
+    It checks that the optimizer is the plan's.
 
     The watch counts updates, not accumulated batches, and not the steps that a gradient scaler
     skips. It gets the losses that the Trainer logs. It is saved in ``trainer_state.json`` of every
@@ -138,8 +139,9 @@ class _InTrainer(_Hooks):
             control.should_training_stop = True
 
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        """Log the look of this step, where it may be logged: behind the gradients' norm, before a
-        checkpoint.
+        """Log the look of this step, where it may be logged.
+
+        That is after the gradients' norm and before a checkpoint.
         """
         unlogged = self._unlogged
         self._unlogged = {}
@@ -163,16 +165,18 @@ class _InTrainer(_Hooks):
             self.on_evaluate(args, state, control)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        """Put the watch into the state, as JSON: only after this the Trainer decides whether to
-        save its best model.
+        """Put the watch into the state, as JSON.
+
+        Only after this the Trainer decides whether to save its best model.
         """
         if self.watch is not None:
             state.stateful_callbacks[_STATE] = self.watch.state_dict(start=False)
 
 
 class _InLightning(_Hooks):
-    """A callback for Lightning: it checks that the optimizer is the plan's, steps a watch, and logs
-    its meters.
+    """A callback for Lightning that steps a watch and logs its meters.
+
+    It checks that the optimizer is the plan's.
 
     The watch counts updates, not accumulated batches, and gets the losses of ``training_step``. It
     is saved with every checkpoint and continues from there. Loggers get the meters of the whole
@@ -250,8 +254,9 @@ __all__ = [*_CALLBACKS, "to_tensorboard", "to_wandb"]
 def check_optimizers(
     plan: Plan, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], remedy: str
 ) -> None:
-    """Raise, with the remedy, unless optimizers step a model at the rates of its plan; let them
-    warn of lost ratios.
+    """Raise unless optimizers step a model at the rates of its plan.
+
+    The error has the remedy. Optimizers are made to warn of lost ratios.
 
     Where every factor of the plan is 1, an optimizer without its groups fits that has one rate for
     all tensors.
@@ -313,8 +318,9 @@ def to_tensorboard(rows: Iterable[WatchRow], writer: Any) -> None:
 
 
 def to_wandb(rows: Sequence[WatchRow], run: Any) -> None:
-    """Log the rows of a watch to Weights & Biases, at their steps. These must not precede steps
-    logged before.
+    """Log the rows of a watch to Weights & Biases, at their steps.
+
+    These must not precede steps logged before.
 
     Args:
         rows: of ``watch.step()`` or ``watch.rows``. run: of ``wandb.init``.

@@ -173,9 +173,7 @@ class Store:
 
     @contextmanager
     def _in_words(self) -> Iterator[None]:
-        """Errors of SQLite and of what it holds, as errors that say which file it is and what to
-        do.
-        """
+        """A context whose errors of SQLite say which file it is and what to do."""
         try:
             yield
         except (UnicodeDecodeError, json.JSONDecodeError, SafetensorError) as error:

@@ -1,22 +1,28 @@
-"""Tests of what one describes to the library: ``check_law`` steps an optimizer to see whether its
-law is true.
+"""Tests of what users describe to the library.
+
+``check_law`` steps an optimizer to see whether its law is true.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from nfd.core.errors import InputError
-from nfd.scaling.measured import DECAYS, PANEL, Measurement, Probe, measure, probes_of, signs
+from nfd.scaling.measured import measure
+from nfd.scaling.measurement import Measurement
 from nfd.scaling.optimizers import Hyperparameter, OptimizerLaw, law_by_class, law_of
+from nfd.scaling.probe import DECAYS, PANEL, Probe, signs
+from nfd.scaling.remake import probes_of
 
 __all__ = ["LawError", "Measurement", "check_law"]
 
-_ALIKE = 1e-3  # relative, of running means: rounding of float32 in a few steps is 1e-6
+# relative, of running means: rounding of float32 in a few steps is 1e-6
+_ALIKE = 1e-3
 
 
 class LawError(InputError, AssertionError):
@@ -27,24 +33,23 @@ def check_law(
     law: str | OptimizerLaw | torch.optim.Optimizer | Callable[..., torch.optim.Optimizer],
     make: Callable[..., torch.optim.Optimizer] | None = None,
 ) -> Measurement:
-    """Step an optimizer on small matrices, and raise unless its law is true; returns what was
-    measured.
+    """Step an optimizer on small matrices, and raise unless its law is true.
 
-    It can tell: the ``degree`` of an update in the gradient; whether its entries are normalised one
-    by one or a matrix as a whole (``unit``, ``vector_unit``), or in parts; how its largest singular
-    value follows the shape (``shape_norm``); whether ``epsilon`` acts beside the entries of the
-    gradient; whether weight decay is ``decoupled``; ``states``; whether vectors are stepped
-    (``rest``); ``equivariant``; whether the ``hyperparameters`` are in the groups, and running
-    means have the shares of the past that they name.
+    Returns what was measured. Steps show the ``degree`` of an update in the gradient; whether its
+    entries are normalised one by one or a matrix as a whole (``unit``, ``vector_unit``), or in
+    parts; how its largest singular value follows the shape (``shape_norm``); whether ``epsilon``
+    acts beside the entries of the gradient; whether weight decay is ``decoupled``; ``states``;
+    whether vectors are stepped (``rest``); ``equivariant``; whether the ``hyperparameters`` are in
+    the groups, and running means have the shares of the past that they name.
 
-    It cannot tell what only long training does, such as estimates of a distance or of curvature,
-    nor what methods beside ``step`` change. Gradients are of rank one, as those of a batch are of
-    low rank in a wide network: an optimizer that acts otherwise at full rank is judged by the
-    former.
+    They do not show what only long training does, such as estimates of a distance or of curvature,
+    nor what methods beside ``step`` change. Gradients are of rank one, as a batch's are of low rank
+    in a wide network: an optimizer that acts otherwise at full rank is judged by what it does at
+    low rank.
 
     Args:
-        law: the law, or its name. Of an optimizer object, its class or a function that makes it
-            there is nothing to compare: it is measured alone, unless its class has a law. The
+        law: the law, or its name. An optimizer object, its class or a function that makes it is
+            only measured, as there is nothing to compare, unless an object's class has a law. The
             object itself is never stepped.
         make: what makes the optimizer from groups, if the law does not say.
 
@@ -64,10 +69,10 @@ def check_law(
     if isinstance(law, str):
         law = law_of(law)
     if not isinstance(law, OptimizerLaw):
-        known = law_by_class(law) if hasattr(law, "param_groups") else None
+        law_of_class = law_by_class(law) if hasattr(law, "param_groups") else None
         measurement = measure(law)
-        if known is not None:
-            _check(known, measurement, probes_of(law)[0])
+        if law_of_class is not None:
+            _check(law_of_class, measurement, probes_of(law)[0])
         return measurement
     source = law if make is None else replace(law, make=make)
     constructor = source.constructor()
@@ -93,7 +98,7 @@ def _check(law: OptimizerLaw, measurement: Measurement, probe: Probe) -> None:
 
 
 def _false_hyperparameters(law: OptimizerLaw, probe: Probe) -> list[str]:
-    """What a law says of settings that groups do not have, or that are no running means."""
+    """List what a law says of settings that groups do not have, or that are no running means."""
     probe = probe.in_its_precision()
     gradient = signs(*PANEL[0])
     optimizer, before = probe.states(gradient)
@@ -102,40 +107,48 @@ def _false_hyperparameters(law: OptimizerLaw, probe: Probe) -> list[str]:
     false = list[str]()
     for setting in law.settings:
         values = [group[setting.name] for group in optimizer.param_groups if setting.name in group]
-        if not values:
-            if law.hyperparameters is not None:
-                false.append(f"hyperparameters: groups have no {setting.name!r}.")
-            continue
-        averages = _averages(setting)
-        numbers = list(values[0]) if isinstance(values[0], tuple | list) else [values[0]]
-        if len(averages) > len(numbers):
-            false.append(
-                f"hyperparameters: {setting.name} has {len(numbers)} numbers; the law says what "
-                f"{len(averages)} follow."
-            )
-        for value, follows in zip(numbers, averages, strict=False):
-            if follows is not None and not any(
-                abs(past - value) < _ALIKE * max(value, _ALIKE) for past in pasts
-            ):
-                false.append(
-                    f"hyperparameters: {setting.name} has {value!r}, which follows {follows!r}; "
-                    "measured: the optimizer keeps no running mean with this share of the past."
-                )
+        if values:
+            false += _false_averages(setting, values[0], pasts)
+        elif law.hyperparameters is not None:
+            false.append(f"hyperparameters: groups have no {setting.name!r}.")
+    if law.hyperparameters is None:
+        return false
     named = {setting.name for setting in law.settings}
     unnamed = [name for name in DECAYS if name in optimizer.param_groups[0] and name not in named]
-    if unnamed and law.hyperparameters is not None:
+    if unnamed:
         false.append(f"hyperparameters: groups have {unnamed[0]!r}, which the law does not name.")
     return false
 
 
+def _false_averages(setting: Hyperparameter, value: Any, pasts: list[float]) -> list[str]:
+    """List the running means that a setting is said to follow and the optimizer does not keep."""
+    false = list[str]()
+    averages = _averages(setting)
+    numbers = list(value) if isinstance(value, tuple | list) else [value]
+    if len(averages) > len(numbers):
+        false.append(
+            f"hyperparameters: {setting.name} has {len(numbers)} numbers; the law says what "
+            f"{len(averages)} follow."
+        )
+    for number, follows in zip(numbers, averages, strict=False):
+        if follows is None:
+            continue
+        if not any(abs(past - number) < _ALIKE * max(number, _ALIKE) for past in pasts):
+            false.append(
+                f"hyperparameters: {setting.name} has {number!r}, which follows {follows!r}; "
+                "measured: the optimizer keeps no running mean with this share of the past."
+            )
+    return false
+
+
 def _averages(setting: Hyperparameter) -> list[str | None]:
-    """The running means that the numbers of a setting follow."""
+    """Name the running means that the numbers of a setting follow; None for other numbers."""
     follows = setting.follows if isinstance(setting.follows, tuple) else (setting.follows,)
-    return [one if one in ("beta1", "beta2") else None for one in follows]
+    return [mean if mean in ("beta1", "beta2") else None for mean in follows]
 
 
 def _pasts(before: dict[str, Tensor], after: dict[str, Tensor]) -> list[float]:
-    """By how much a step without a gradient shrinks each state."""
+    """Measure by how much a step without a gradient shrinks each state."""
     pasts = list[float]()
     for name, state in before.items():
         size = float(state.double().norm())

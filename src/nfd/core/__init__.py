@@ -1,5 +1,6 @@
-"""What every layer above rests on: errors, random streams, statistics, activations and their
-Gaussian moments.
+"""What every layer above rests on: errors, random streams, statistics, activations.
+
+Activations come with their Gaussian moments.
 """
 
 from __future__ import annotations

@@ -30,9 +30,7 @@ _Moment = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Activation:
-    """A scalar function ``phi`` with its derivative ``slope`` and Gaussian moments (see the
-    module).
-    """
+    """A scalar function ``phi`` with its derivative ``slope`` and Gaussian moments."""
 
     name: str
     phi: _Map
@@ -73,8 +71,9 @@ class Activation:
 
 
 def _cross(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """The area between two vectors with squared norms ``a, b`` and product ``c``; their angle is
-    ``atan2(area, c)``.
+    """Return the area between two vectors with squared norms ``a, b`` and product ``c``.
+
+    Their angle is ``atan2(area, c)``.
     """
     return (a * b - c * c).clamp_min(0).sqrt()
 
@@ -112,8 +111,9 @@ def _gelu_slope_moment(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
 
 
 def _normal_cdf_moments(a: Tensor, b: Tensor, c: Tensor, area: Tensor) -> tuple[Tensor, Tensor]:
-    """``E[Phi(h) Phi(hbar)]`` and ``E[Phi'(h) Phi'(hbar)]`` of the normal distribution function
-    Phi.
+    """Return ``E[Phi(h) Phi(hbar)]`` and ``E[Phi'(h) Phi'(hbar)]``.
+
+    Phi is the normal distribution function.
 
     ``area`` is ``a b - c^2``, whose rounding cancels from gelu's moment where both have the same
     root: with an arc sine of ``c / sqrt((1 + a)(1 + b))`` a moment of parallel inputs of variance
@@ -189,8 +189,9 @@ _CHUNK = 2**21  # evaluations held at a time
 
 
 def _nodes(variance: float, tail: float = 0.0) -> tuple[Tensor, Tensor]:
-    """Nodes and weights for integrands ``f(sqrt(variance) z)`` with poles at distance >= pi/2 from
-    the axis.
+    """Return nodes and weights for integrands ``f(sqrt(variance) z)``.
+
+    Their poles are at a distance of at least pi/2 from the axis.
     """
     z, step = _places(variance, tail)
     return z, step * torch.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
@@ -204,16 +205,18 @@ def _places(variance: float, tail: float, most: float = 0.25) -> tuple[Tensor, f
 
 
 def gaussian_mean(f: Callable[[Tensor], Tensor], variance: float, tail: float = 0.0) -> Tensor:
-    """``E f(Z)`` over the last axis of ``f``'s value; ``f`` takes ``[m]`` and returns ``[...,
-    m]``.
+    """Return ``E f(Z)`` over the last axis of ``f``'s value.
+
+    ``f`` takes ``[m]`` and returns ``[..., m]``.
     """
     z, weights = _nodes(variance, tail)
     return f(z) @ weights
 
 
 def gaussian_product_mean(f: Callable[[Tensor], Tensor], a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """``E[f(h) f(hbar)]`` for variances ``a, b`` and covariance ``c`` (same shape, float64),
-    elementwise.
+    """Return ``E[f(h) f(hbar)]``, elementwise.
+
+    ``a, b`` are the variances and ``c`` is the covariance, of one shape in float64.
     """
     largest = float(torch.maximum(a.max(), b.max())) if a.numel() else 0.0
     z, weights = (v.to(a.device) for v in _nodes(largest))
@@ -244,7 +247,9 @@ def _hermite(degree: int, z: Tensor, first: Tensor) -> list[Tensor]:
 
 
 def hermite_functions(degree: int, variance: float) -> tuple[Tensor, Tensor]:
-    """Nodes ``z [m]`` and weights ``[m, degree + 1]``: ``f(z) @ weights`` are ``E[f(Z) He_k(Z)] /
+    """Return nodes and weights of the Hermite coefficients of a function.
+
+    With nodes ``z [m]`` and weights ``[m, degree + 1]``, ``f(z) @ weights`` are ``E[f(Z) He_k(Z)] /
     sqrt(k!)``.
 
     For ``f = phi(sqrt(v) z)`` with v up to ``variance``. The polynomials are carried with half of
@@ -263,8 +268,9 @@ def hermite_functions(degree: int, variance: float) -> tuple[Tensor, Tensor]:
 def stream_variances(
     act: Activation | str, start: Tensor | float, L: int, horizon: float = 1.0
 ) -> tuple[Tensor, Tensor]:
-    """``q_l = E h_l^2`` and ``P_l = E g_l^2``, ``[L + 1, ...]`` each, for inputs with ``E h_0^2 =
-    start``.
+    """Return ``q_l = E h_l^2`` and ``P_l = E g_l^2``, ``[L + 1, ...]`` each.
+
+    They are for inputs with ``E h_0^2 = start``.
 
     With ``tau = T / L``: ``q_l = q_{l-1} + tau E phi^2(h_{l-1})`` and ``P_{l-1} = P_l (1 + tau E
     phi'^2(h_{l-1}))`` from ``P_L = 1``. ``act``: an activation or its name, such as ``"relu"``.

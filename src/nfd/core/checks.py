@@ -20,8 +20,9 @@ _Choice = TypeVar("_Choice")
 
 
 def check_choice(argument: str, value: _Choice, choices: Iterable[str]) -> _Choice:
-    """Return ``value`` if it is one of ``choices``; otherwise raise a ValueError with the nearest
-    one.
+    """Return ``value`` if it is one of ``choices``.
+
+    Otherwise raise a ValueError with the nearest one.
     """
     options = list(choices)
     if isinstance(value, str) and value in options:
@@ -35,8 +36,9 @@ def check_choice(argument: str, value: _Choice, choices: Iterable[str]) -> _Choi
 def check_count(
     argument: str, value: SupportsIndex, minimum: int = 1, maximum: int = MAX_SEED
 ) -> int:
-    """Return ``value`` as an int in ``[minimum, maximum]``; TypeError if it is not a whole
-    number.
+    """Return ``value`` as an int in ``[minimum, maximum]``.
+
+    Raise TypeError if it is not a whole number.
     """
     try:
         if _is_truth(value):
@@ -66,9 +68,7 @@ def check_flag(argument: str, value: object) -> bool:
 
 
 def check_takes(argument: str, function: Any, *names: str) -> None:
-    """InputTypeError unless this is a function that can be called with as many arguments as there
-    are names.
-    """
+    """Raise InputTypeError unless this is a function of as many arguments as there are names."""
     wanted = f"{argument} must be a function of ({', '.join(names)})"
     if not callable(function):
         raise InputTypeError(f"{wanted}; got {type(function).__name__}.")
@@ -83,8 +83,9 @@ def check_takes(argument: str, function: Any, *names: str) -> None:
 
 
 def check_several(argument: str, value: Any, kind: str) -> list[Any]:
-    """The entries of a list, tuple, array or other iterable that is no text; ``kind`` says what
-    they should be.
+    """List the entries of a list, tuple, array or other iterable that is not a text.
+
+    ``kind`` says what they should be.
     """
     try:
         if isinstance(value, str | bytes):
@@ -97,8 +98,9 @@ def check_several(argument: str, value: Any, kind: str) -> list[Any]:
 
 
 def check_ascending(argument: str, sizes: Any, most: int) -> list[int]:
-    """Return ``sizes`` as a list of ascending whole numbers of at most ``most``; ValueError where
-    they are none.
+    """Return ``sizes`` as a list of ascending whole numbers of at most ``most``.
+
+    Raise ValueError for anything else.
     """
     checked = [
         check_count(argument, size, maximum=most)
@@ -184,8 +186,9 @@ def check_device(device: torch.device | str) -> torch.device:
 
 
 def check_numbers(argument: str, value: Any) -> torch.Tensor:
-    """Real numbers as a tensor: a tensor as it is, without its gradient; anything else as a copy in
-    float64.
+    """Return real numbers as a tensor.
+
+    A tensor stays as it is, without its gradient; anything else becomes a copy in float64.
     """
     import numpy as np
     import torch
@@ -232,8 +235,9 @@ def check_detached(argument: str, value: Any) -> None:
 
 
 def check_finite(argument: str, tensor: torch.Tensor) -> torch.Tensor:
-    """Return ``tensor`` if it is dense and every entry finite; otherwise say where the first bad
-    one is.
+    """Return ``tensor`` if it is dense and every entry is finite.
+
+    Otherwise say where the first bad entry is.
     """
     if tensor.is_meta or "strided" not in str(tensor.layout):
         got = f"{tensor.layout} on {tensor.device}"

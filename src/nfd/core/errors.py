@@ -1,6 +1,4 @@
-"""The kinds of errors, the exit codes of commands, and whose an error is: the user's, a library's
-or ours.
-"""
+"""The kinds of errors, the exit codes of commands, and whose mistake an error is."""
 
 from __future__ import annotations
 
@@ -21,11 +19,10 @@ INTERRUPTED = 130
 
 
 class UsageError(Exception):
-    """What was asked for cannot be done, by no fault of the program; the message says why, and what
-    to do.
+    """What was asked for cannot be done, by no fault of the program.
 
-    The mark of the errors below. Python's users catch them as the errors of Python that they are,
-    the command line ends with exit code 2.
+    The message says why, and what to do. It marks the errors below. Python's users catch them
+    as the errors of Python that they are, the command line ends with exit code 2.
     """
 
 
@@ -38,14 +35,16 @@ class InputTypeError(UsageError, TypeError):
 
 
 class StateError(UsageError, RuntimeError):
-    """What was asked for cannot be done as things stand, such as weights that were changed by
-    something else.
+    """What was asked for cannot be done as things stand.
+
+    Weights that something else changed are a case.
     """
 
 
 class UsageWarning(UserWarning):
-    """What was asked for was done otherwise than one may expect; the message says how, and what to
-    do.
+    """Something was done in another way than one may expect.
+
+    The message says how, and what to do.
     """
 
 
@@ -56,48 +55,46 @@ _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _INSTALLED = {
     sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")
 }
-_NOT_USERS = (_OURS, "<", *_INSTALLED)  # "<" begins generated code
+# the names of files of generated code start with "<"
+_NOT_USERS = (_OURS, "<", *_INSTALLED)
 
 
 def users_frames(error: BaseException) -> list[traceback.FrameSummary]:
-    """The part of a traceback that is the user's: from the first line that is no library's to the
-    last.
-    """
+    """Return the user's part of a traceback, from the first to the last of the user's lines."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [
+    numbers = [
         number for number, frame in enumerate(frames) if not frame.filename.startswith(_NOT_USERS)
     ]
-    return frames[own[0] : own[-1] + 1] if own else []
+    return frames[numbers[0] : numbers[-1] + 1] if numbers else []
 
 
 def is_ours(error: BaseException) -> bool:
     """Whether a line of ours raised an error, or called a library that did."""
-    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
-    whose = [
-        file.startswith(_OURS)
-        for file in files
-        if file.startswith(_OURS) or not file.startswith(_NOT_USERS)
-    ]
-    return not whose or whose[-1]
+    # the last line that is ours or the user's decides: what comes after it was called from there
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if frame.filename.startswith(_OURS):
+            return True
+        if not frame.filename.startswith(_NOT_USERS):
+            return False
+    return True
 
 
 def place_of(error: BaseException) -> str:
-    """Where the user's code was when an error came, in brackets; empty where it was not there."""
+    """Say in brackets where the user's code raised an error; nothing where it did not."""
     frames = users_frames(error)
-    return (
-        f" ({frames[-1].filename}, line {frames[-1].lineno}, in {frames[-1].name})"
-        if frames
-        else ""
-    )
+    if not frames:
+        return ""
+    last = frames[-1]
+    return f" ({last.filename}, line {last.lineno}, in {last.name})"
 
 
 @contextmanager
 def blaming(what: str, kind: type[UsageError] = InputError) -> Iterator[None]:
-    """An error of a model within becomes one of input, which says ``what`` failed and where; a
-    mistake of ours stays.
+    """A context in which errors of a model become errors of input.
 
-    So does an ``InputError``, which says enough. Of what a layer or a plan refuses, it says for
-    which model that was.
+    They say ``what`` failed and where. A mistake of ours stays as it is. So does an
+    ``InputError``, which says enough. Of what a layer or a plan refuses, it says for which model
+    that was.
     """
     try:
         yield
@@ -134,8 +131,9 @@ LESS_MEMORY = (
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out: Python's error, PyTorch's of accelerators, or that on the CPU, which
-    has no type.
+    """Whether memory ran out, on the CPU or an accelerator.
+
+    Python and PyTorch have types for it; PyTorch's error on the CPU has none.
     """
     names = {kind.__name__ for kind in type(error).__mro__}
     on_the_cpu = isinstance(error, RuntimeError) and "DefaultCPUAllocator: " in str(error)
@@ -143,14 +141,15 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def described(error: BaseException) -> str:
-    """An exception in one line: its type and its message, with a remedy where memory ran out."""
+    """Describe an exception: its type and its message, with a remedy where memory ran out."""
     remedy = f" {LESS_MEMORY}" if out_of_memory(error) else ""
     return f"{type(error).__name__}: {error}{remedy}"
 
 
 def trace_of(error: BaseException) -> str | None:
-    """The traceback of a mistake of ours; None of an error of the input, and where memory ran
-    out.
+    """Return the traceback of a mistake of ours.
+
+    None for an error of the input, and where memory ran out.
     """
     if isinstance(error, UsageError) or out_of_memory(error):
         return None

@@ -1,5 +1,6 @@
-"""Numbers with 95 % intervals, and estimates from replicates: tensors ``[R, ...]``, one sample per
-independent run.
+"""Numbers with 95 % intervals, and estimates from replicates.
+
+Replicates are tensors ``[R, ...]``, one sample for each independent training run.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ _FINEST = 1e-3  # of a number: no finer digits are printed, however small its er
 
 @dataclass(frozen=True)
 class Interval:
-    """A number with its standard error and 95 % interval; prints as ``+1.2 [+1.1, +1.3]``, or
-    ``unknown``.
+    """A number with its standard error and 95 % interval.
+
+    It prints as ``+1.2 [+1.1, +1.3]``, or ``unknown``.
 
     Attributes:
         value, stderr: the number and its standard error. low, high: the interval. All not-a-number
@@ -54,8 +56,9 @@ class Interval:
 
     @property
     def resolved(self) -> bool:
-        """Whether the number differs significantly from zero: the interval excludes it. False for
-        not-a-number.
+        """Whether the number differs significantly from zero.
+
+        The interval then excludes zero. It is False for not-a-number.
         """
         return self.low > 0 or self.high < 0
 
@@ -65,9 +68,7 @@ class Interval:
         return {"value": self.value, "low": self.low, "high": self.high}
 
     def minus(self, other: Interval) -> Interval:
-        """The difference of two independent numbers, its limits recovered from theirs (Zou & Donner
-        2008).
-        """
+        """Subtract an independent number; limits are recovered from both (Zou & Donner 2008)."""
         value = self.value - other.value
         low = value - math.hypot(self.value - self.low, other.high - other.value)
         high = value + math.hypot(self.high - self.value, other.value - other.low)
@@ -94,29 +95,31 @@ UNKNOWN = Interval(math.nan, math.nan, math.nan, math.nan)
 
 
 def standard_errors(freedom: float, level: float = 0.025) -> float:
-    """Half the length of an interval in standard errors, by Student's t with these degrees of
-    freedom; ``level`` is the probability beyond one end."""
+    """Return half the length of an interval in standard errors.
+
+    By Student's t with these degrees of freedom; ``level`` is the probability beyond one end.
+    """
     return float(stdtrit(freedom, 1 - level))
 
 
 def f_tail(ratio: float, above: float, below: float) -> float:
-    """The chance of a larger ratio of two mean squares with these degrees of freedom, by Fisher's
-    F.
+    """Return the chance of a larger ratio of two mean squares, by Fisher's F.
+
+    The mean squares have these degrees of freedom.
     """
     return float(fdtrc(above, below, max(ratio, 0.0)))
 
 
 def student(value: float, error: float, freedom: float, level: float = 0.025) -> Interval:
-    """A number with this standard error, and 95 % limits by Student's t with these degrees of
-    freedom.
-    """
+    """Return a number with this standard error, and 95 % limits by Student's t."""
     half = standard_errors(freedom, level) * error
     return Interval(value, error, value - half, value + half)
 
 
 def combined(value: float, parts: Iterable[tuple[float, float]], level: float = 0.025) -> Interval:
-    """A number whose error adds up independent variances, each with its degrees of freedom, and 95
-    % limits.
+    """Return a number whose error adds up independent variances, with its 95 % limits.
+
+    Each variance has its degrees of freedom.
 
     By Student's t with ``(sum v)^2 / sum (v^2 / f)`` degrees of freedom (Welch and Satterthwaite).
     """
@@ -125,8 +128,9 @@ def combined(value: float, parts: Iterable[tuple[float, float]], level: float = 
 
 
 def satterthwaite(parts: Iterable[tuple[float, float]]) -> tuple[float, float]:
-    """The sum of independent variances and its degrees of freedom, from each with its own;
-    infinitely many for zero.
+    """Return the sum of independent variances and its degrees of freedom.
+
+    Each variance has its own; the sum has infinitely many if it is zero.
     """
     terms = list(parts)
     variance = sum(v for v, _ in terms)
@@ -135,8 +139,9 @@ def satterthwaite(parts: Iterable[tuple[float, float]]) -> tuple[float, float]:
 
 
 def mean(samples: ArrayLike) -> Interval:
-    """The mean of independent samples [R] with its interval; the error of a single sample is
-    not-a-number.
+    """Return the mean of independent samples [R] with its interval.
+
+    The error of a single sample is not-a-number.
     """
     own = np.asarray(samples, dtype=np.float64)
     if len(own) == 1:
@@ -145,8 +150,9 @@ def mean(samples: ArrayLike) -> Interval:
 
 
 def share(count: float, total: float) -> Interval:
-    """The share ``count`` of ``total`` with its 95 % interval (Wilson 1927), which has a width even
-    at none or all.
+    """Return the share ``count`` of ``total`` with its 95 % interval (Wilson 1927).
+
+    The interval has a width even at none or all.
     """
     z = standard_errors(math.inf)
     value = count / total
@@ -176,16 +182,19 @@ def stderr(samples: Tensor) -> Tensor:
 
 
 def squared_size(mean: Tensor, error: Tensor) -> Tensor:
-    """Mean square over entries less that of the noise, ``mean(mean^2 - error^2)``: unbiased,
-    negative at times.
+    """Return the mean square over entries less the mean square of the noise.
+
+    ``mean(mean^2 - error^2)`` is unbiased, and negative at times.
     """
     return (mean.square() - error.square()).mean()
 
 
 def squared_distances(runs: Tensor, limit: Tensor) -> Tensor:
-    """Mean squared distances [points] of single runs [S, points, ...] from a limit, the mean of
-    independent replicates [R, ...]. The noise of that mean is subtracted, so the estimate is
-    unbiased and may be negative."""
+    """Measure mean squared distances [points] of single runs [S, points, ...] from a limit.
+
+    The limit is the mean of independent replicates [R, ...]. The noise of that mean is subtracted,
+    so the estimate is unbiased and may be negative.
+    """
     noise = stderr(limit).square().mean()
     return (runs - limit.mean(0)).square().flatten(2).mean((0, 2)) - noise
 
@@ -210,8 +219,9 @@ def systematic_squares(differences: Tensor) -> Tensor:
 
 
 def margin(samples: Tensor) -> Tensor:
-    """Half the length of the 95 % interval of the mean over replicates [R, ...], for every
-    entry.
+    """Return half the length of the 95 % interval of the mean, for every entry.
+
+    The mean is over replicates [R, ...].
     """
     return standard_errors(len(samples) - 1) * stderr(samples)
 
@@ -253,8 +263,9 @@ def _jackknifed(f: Callable[..., Tensor], samples: Sequence[Tensor], group: int)
 
 
 def ratio_of_means(above: Tensor, below: Tensor) -> Interval:
-    """The ratio of two means over the same independent samples [R], neither of which can be
-    negative in truth.
+    """Estimate the ratio of two means over the same independent samples [R].
+
+    Neither mean can be negative in truth.
 
     The limits are those r at which ``above - r below`` has a mean that does not differ from zero by
     Student's t (Fieller 1954), cut off at zero. Where the mean below does not differ from zero, the

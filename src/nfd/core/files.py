@@ -29,8 +29,9 @@ def expanded(path: str | Path) -> Path:
 
 
 def prepare_directory(path: str | Path) -> Path:
-    """Create ``path`` if needed and prove that a file can be written there; an error that says what
-    to do.
+    """Create ``path`` if needed and prove that a file can be written there.
+
+    An error says what to do.
     """
     if not str(path).strip():
         raise InputError("out must name a directory; got an empty string.")
@@ -90,8 +91,9 @@ def staged(directory: Path) -> Iterator[Path]:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a file whole: beside its place, then into it. Readers see the old one or the new
-    one.
+    """Write a file whole: beside its place, then into it.
+
+    Readers see the old one or the new one.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with staged(path.parent) as folder:

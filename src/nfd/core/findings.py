@@ -1,6 +1,4 @@
-"""What a finding is: one chart's worth of tidy rows, fitted slopes and words, ready to be drawn and
-printed.
-"""
+"""What a finding is: one chart's worth of tidy rows, fitted slopes and words."""
 
 from __future__ import annotations
 
@@ -18,8 +16,9 @@ if TYPE_CHECKING:  # whose statistics load SciPy
 
 
 class SeriesRole(StrEnum):
-    """What a series is to the others of its chart; a column of its rows, where it is not one among
-    equals.
+    """What a series is to the others of its chart.
+
+    It is a column of the rows, where a series is not one among equals.
     """
 
     PREDICTION = "prediction"  # in shades of grey, the last one in black
@@ -65,8 +64,7 @@ class Axes:
 
 @dataclass(frozen=True)
 class Finding:
-    """A question (``title``), its answer in one sentence (``headline``), details, and the numbers
-    behind it.
+    """A question (``title``), its answer in one sentence (``headline``), details and numbers.
 
     Every row has ``series``, ``low``, ``high`` and the columns of ``axes``; ``table`` is the
     printed table. ``references`` are lines to compare with: rows with ``series`` and the columns of
@@ -94,8 +92,9 @@ class Finding:
         return " ".join([self.headline, *self.details])
 
     def plain(self) -> dict[str, Any]:
-        """The finding as JSON holds it, with its ``reading``; ``of`` reads it back, infinities and
-        not-a-number too.
+        """Return the finding as JSON holds it, with its ``reading``.
+
+        ``of`` reads it back, infinities and not-a-number too.
         """
         written = {name: encoded(value) for name, value in asdict(self).items() if name in _NUMBERS}
         return asdict(self) | written | {"reading": self.reading}
@@ -119,9 +118,7 @@ class Finding:
         return finding
 
     def _check_places(self) -> None:
-        """InputError unless every mark has its text, and every row of the strip its three
-        numbers.
-        """
+        """Raise InputError for a mark without text, or a row of the strip without three numbers."""
         x = self.axes.x
         for row in self.marks:
             if not isinstance(row.get("text"), str):
@@ -143,8 +140,9 @@ def plain(findings: Iterable[Finding]) -> dict[str, dict[str, Any]]:
 
 
 def encoded(value: Any) -> Any:
-    """Numbers that JSON lacks as the texts ``float`` reads; a text that reads so itself gets a
-    quote in front.
+    """Write numbers that JSON lacks as the texts that ``float`` reads.
+
+    A text that reads so itself gets a quote in front.
     """
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)

@@ -47,32 +47,14 @@ _PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 # Attributes of a class that say nothing of what it does: documentation, and what Python or
 # dataclasses derive.
+# fmt: off
 _DERIVED = {
-    *(
-        "__doc__",
-        "__module__",
-        "__dict__",
-        "__weakref__",
-        "__annotations__",
-        "__annotate__",
-        "__annotate_func__",
-    ),
-    *(
-        "__annotations_cache__",
-        "__firstlineno__",
-        "__static_attributes__",
-        "__parameters__",
-        "__orig_bases__",
-    ),
-    *(
-        "__dataclass_fields__",
-        "__dataclass_params__",
-        "__match_args__",
-        "__slots__",
-        "__qualname__",
-    ),
-    *("_abc_impl", "__abstractmethods__"),
+    "__doc__", "__module__", "__dict__", "__weakref__", "__annotations__", "__annotate__",
+    "__annotate_func__", "__annotations_cache__", "__firstlineno__", "__static_attributes__",
+    "__parameters__", "__orig_bases__", "__dataclass_fields__", "__dataclass_params__",
+    "__match_args__", "__slots__", "__qualname__", "_abc_impl", "__abstractmethods__",
 }
+# fmt: on
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), range, slice)
 # Whether two equal constants are one object differs between code that was compiled and code from a
 # cache.
@@ -82,21 +64,12 @@ _READS_GLOBAL = {"LOAD_GLOBAL", "LOAD_NAME"}
 _READS = {*_READS_GLOBAL, "LOAD_DEREF", "LOAD_CLASSDEREF"}
 _LOCAL = {*dis.haslocal, *dis.hasfree}
 # Methods that change a container and return nothing.
+# fmt: off
 _CHANGES = {
-    *(
-        "append",
-        "appendleft",
-        "extend",
-        "extendleft",
-        "insert",
-        "remove",
-        "clear",
-        "sort",
-        "reverse",
-        "rotate",
-    ),
-    *("add", "discard", "update"),
+    "append", "appendleft", "extend", "extendleft", "insert", "remove", "clear", "sort", "reverse",
+    "rotate", "add", "discard", "update",
 }
+# fmt: on
 
 # What cannot be compared is known by itself: it is like no other object, and like none of another
 # process.
@@ -104,8 +77,9 @@ _incomparable = list[Any]()
 
 
 def fingerprint(value: Any) -> str | None:
-    """Hash what a function, a class or an object does; None where only trusted libraries decide
-    that.
+    """Hash what a function, a class or an object does.
+
+    None where only trusted libraries decide that.
 
     Equal code gives equal hashes in every process of one minor version of Python, whose compiler
     decides what code is. Comments, docstrings, annotations and names of local variables do not
@@ -225,15 +199,8 @@ class _Walk:
                 "tensor", str(value.dtype), str(list(value.shape)), str(value.requires_grad)
             )
             if not value.is_meta:
-                entries = (
-                    value.detach()
-                    .resolve_conj()
-                    .resolve_neg()
-                    .cpu()
-                    .to_dense()
-                    .contiguous()
-                    .flatten()
-                )
+                stored = value.detach().resolve_conj().resolve_neg().cpu()
+                entries = stored.to_dense().contiguous().flatten()
                 self.digest.update(entries.view(torch.uint8).numpy().data)
             return True
         if numpy is not None and type(value) is numpy.ndarray and not value.dtype.hasobject:
@@ -250,16 +217,19 @@ class _Walk:
             self._add_object(value, frozenset(_state_of_self(method)))
 
     def _add_object(self, value: Any, left_out: frozenset[str]) -> None:
-        """Add an object by the parts that ``pickle`` would store, and by itself where it has
-        none.
+        """Add an object by the parts that ``pickle`` would store.
+
+        Where it has none it is added by itself.
         """
-        if isinstance(value, Iterator):  # it moves on whenever it is read
+        # it moves on whenever it is read
+        if isinstance(value, Iterator):
             self._add_incomparable(value)
             return
         reduce = copyreg.dispatch_table.get(type(value))
         try:
             parts = value.__reduce_ex__(4) if reduce is None else reduce(value)
-        except Exception:  # locks, files: whatever says that it is no data
+        # locks, files: whatever says that it is not data
+        except Exception:
             self._add_incomparable(value)
             return
         if isinstance(parts, str):
@@ -280,8 +250,9 @@ class _Walk:
                 self.add(part)
 
     def _add_incomparable(self, value: Any) -> None:
-        """Add what cannot be pickled: a function by itself, as it may be any; a lock or a file by
-        its type.
+        """Add what cannot be pickled.
+
+        A function is added by itself, as it may be any; a lock or a file by its type.
         """
         self._add_name(type(value))
         if not callable(value):
@@ -299,8 +270,9 @@ class _Walk:
     # ---- functions and classes
 
     def _add_function(self, function: types.FunctionType) -> None:
-        """Add a function with its defaults and closure; of the user's also its code and the globals
-        that it reads.
+        """Add a function with its defaults and closure.
+
+        A function of the user's is added with its code and the globals that it reads.
         """
         code = function.__code__
         if _is_library(code.co_filename):
@@ -333,8 +305,9 @@ class _Walk:
             self.add(value)
 
     def _add_code(self, code: types.CodeType) -> None:
-        """Add instructions by their meaning: not their lines, docstrings, or the names of local
-        variables.
+        """Add instructions by their meaning.
+
+        Lines, docstrings and names of local variables do not count.
         """
         parameters = code.co_argcount + code.co_kwonlyargcount
         self._write("code", str(code.co_flags), *code.co_varnames[:parameters])
@@ -374,9 +347,7 @@ class _Walk:
     # ---- modules and libraries
 
     def _add_module(self, module: types.ModuleType, names: Iterable[str]) -> None:
-        """Add a module: of a library by name, of the user's by what code reads of it, or all of
-        it.
-        """
+        """Add a module: of a library by name, of the user's by what code reads of it, or whole."""
         file = (
             getattr(module, "__file__", None)
             or next(iter(getattr(module, "__path__", ())), "") + os.sep
@@ -388,7 +359,8 @@ class _Walk:
         self.has_users_code = True
         self._write("module", module.__name__)
         names = tuple(names)
-        if (module.__name__, names) in self._modules:  # modules may import each other
+        # modules may import each other
+        if (module.__name__, names) in self._modules:
             return
         self._modules.add((module.__name__, names))
         content = {name: value for name, value in vars(module).items() if not name.startswith("__")}
@@ -431,8 +403,9 @@ def _uncompiled(value: Any) -> Any:
 
 
 def _content(cell: types.CellType) -> Any:
-    """The content of a cell; a text where it has none yet, as of a function that closes over
-    itself.
+    """Return the content of a cell.
+
+    A cell has none yet in a function that closes over itself; a text stands for it.
     """
     try:
         return cell.cell_contents
@@ -441,8 +414,9 @@ def _content(cell: types.CellType) -> Any:
 
 
 def _is_library(file: str) -> bool:
-    """Whether a file is of the standard library, of an installed package, or of a trusted one
-    wherever it lies.
+    """Whether a file is of the standard library, or of an installed or trusted package.
+
+    A trusted package may lie anywhere.
     """
     if file.startswith((*_STANDARD, "<frozen")) or any(part in file for part in _PACKAGES):
         return True
@@ -450,8 +424,9 @@ def _is_library(file: str) -> bool:
 
 
 def _trusted_folders() -> list[str]:
-    """The folders of the trusted packages that are loaded; some are installed on a path of their
-    own.
+    """List the folders of the trusted packages that are loaded.
+
+    Some are installed on a path of their own.
     """
     files = [getattr(sys.modules.get(package), "__file__", None) for package in sorted(_TRUSTED)]
     folders = [os.path.dirname(file) + os.sep for file in files if file]
@@ -459,9 +434,7 @@ def _trusted_folders() -> list[str]:
 
 
 def _is_of_library(module: str, name: str, value: Any) -> bool:
-    """Whether a class is found under its name in a module of the standard library or of a
-    package.
-    """
+    """Whether a class stands under its name in the standard library or a package."""
     place = sys.modules.get(module)
     file = getattr(place, "__file__", None) or ""
     is_known = module.partition(".")[0] in {*sys.stdlib_module_names, *_TRUSTED} or _is_library(
@@ -469,38 +442,44 @@ def _is_of_library(module: str, name: str, value: Any) -> bool:
     )
     if place is None or module == "__main__" or not is_known:
         return False
-    found: Any = place
+    in_its_place: Any = place
     for part in name.split("."):
-        found = getattr(found, part, None)
-    # A class that user's code makes by exec() says that it is of builtins. Classes of C modules may
-    # have no place.
-    return found is value or (found is None and "<locals>" not in name and module != "builtins")
+        in_its_place = getattr(in_its_place, part, None)
+    if in_its_place is None:
+        # A class that user's code makes by exec() says that it is of builtins. Classes of C modules
+        # may have no place.
+        return "<locals>" not in name and module != "builtins"
+    return in_its_place is value
 
 
 def _names(code: types.CodeType) -> set[str]:
-    """All names of globals and attributes in a function and the functions inside of it."""
-    return {name for part in _with_inner(code) for name in part.co_names}
+    """List the names of globals and attributes in a function and the functions inside of it."""
+    names = set[str]()
+    for part in _with_inner(code):
+        names.update(part.co_names)
+    return names
 
 
 def _globals_of(function: types.FunctionType) -> list[tuple[str, Any]]:
-    """The global names that a function reads, or imports when it is called, with what they stand
-    for.
+    """List the global names that a function reads, with what they stand for.
+
+    It reads those that it imports when it is called, too.
     """
-    found = dict[str, Any]()
+    values = dict[str, Any]()
     for code in _with_inner(function.__code__):
         instructions = list(dis.get_instructions(code))
         for index, instruction in enumerate(instructions):
             name = instruction.argval
             if instruction.opname in _READS_GLOBAL and name in function.__globals__:
-                found[name] = function.__globals__[name]
+                values[name] = function.__globals__[name]
             elif instruction.opname == "IMPORT_NAME":
                 # Two constants come before it: how many packages up, and the names that are
                 # imported from it.
                 level = instructions[index - 2].argval
-                found[f"import {name}"] = _imported(
-                    function, name, level if isinstance(level, int) else 0
-                )
-    return sorted(found.items())
+                if not isinstance(level, int):
+                    level = 0
+                values[f"import {name}"] = _imported(function, name, level)
+    return sorted(values.items())
 
 
 @dataclass
@@ -512,8 +491,9 @@ class _Uses:
 
     @property
     def is_state(self) -> bool:
-        """Whether the code writes it and never reads it: a log, a cache or a counter, which decides
-        no number.
+        """Whether the code writes it and never reads it.
+
+        Such a log, cache or counter decides no number.
         """
         return 0 < self.count == self.changes
 
@@ -556,12 +536,11 @@ def _state_of_self(function: Any) -> set[str]:
 
 
 def _is_change(following: Sequence[dis.Instruction], name: str) -> bool:
-    """Whether the instructions after the one that reads a variable only change it, and nothing sees
-    its value.
+    """Whether the instructions after the one that reads a variable only change it.
 
-    ``v.append(x)`` calls a method that returns nothing; ``v[k] = x`` ends with variable, key and
-    STORE_SUBSCR, ``v[k] += x`` copies variable and key first; ``v += 1`` stores what it read under
-    the same name.
+    Nothing then sees its value. ``v.append(x)`` calls a method that returns nothing; ``v[k] = x``
+    ends with variable, key and STORE_SUBSCR, ``v[k] += x`` copies variable and key first; ``v +=
+    1`` stores what it read under the same name.
     """
     names = [instruction.opname for instruction in following]
     if names[:1] in (["LOAD_METHOD"], ["LOAD_ATTR"]):
@@ -585,8 +564,9 @@ def _with_inner(code: types.CodeType) -> list[types.CodeType]:
 
 
 def _imported(function: types.FunctionType, name: str, level: int) -> types.ModuleType | None:
-    """The module that a function imports when it is called; None where that fails, which the call
-    will say.
+    """Return the module that a function imports when it is called.
+
+    None where that fails, which the call will say.
     """
     package = function.__globals__.get("__package__") or ""
     try:
@@ -597,8 +577,9 @@ def _imported(function: types.FunctionType, name: str, level: int) -> types.Modu
 
 @functools.cache
 def _installed(package: str) -> str:
-    """What is installed under the name of a package: its version, and a hash of its files where pip
-    wrote one.
+    """Say what is installed under the name of a package.
+
+    That is its version, and a hash of its files where pip wrote one.
     """
     distribution: Callable[[str], importlib.metadata.Distribution] = importlib.metadata.distribution
     try:

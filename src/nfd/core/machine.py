@@ -20,8 +20,9 @@ _SMALL = 2**23  # multiplications, 1 ms of one core; 2**22 took twice as long be
 
 
 def peak_memory() -> float:
-    """Largest resident size of this process so far in bytes; not a number on Windows, which does
-    not tell.
+    """Return the largest resident size of this process so far in bytes.
+
+    It is not a number on Windows, which does not show it.
 
     On Linux from /proc, because there getrusage also counts what the parent held before it started
     this process.
@@ -40,8 +41,9 @@ def peak_memory() -> float:
 
 
 def memory_of(device: torch.device) -> int:
-    """Bytes that a GPU has, or the machine, or the container that this process runs in; on Windows
-    no bound.
+    """Return the bytes that a GPU has, or the machine or container of this process.
+
+    On Windows there is no bound.
     """
     if device.type == "cuda":
         import torch

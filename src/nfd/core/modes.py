@@ -18,8 +18,10 @@ _TOLD: ContextVar[torch.dtype | None] = ContextVar("told", default=None)
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """No autocast, no inference mode, gradients, tensors on the CPU and in single precision unless
-    said otherwise.
+    """A context of our own computations, whatever modes the caller has set.
+
+    It has no autocast and no inference mode, but gradients, and tensors on the CPU and in single
+    precision unless said otherwise.
 
     Also a decorator: ``@undisturbed()``.
     """
@@ -36,8 +38,9 @@ def undisturbed() -> Iterator[None]:
 
 
 def users_type() -> torch.dtype:
-    """PyTorch's default type as the caller of the outermost call of ours has set it: for models of
-    others.
+    """Return PyTorch's default type as the caller of our outermost call has set it.
+
+    It is for models of others.
     """
     import torch
 
@@ -69,8 +72,9 @@ def default_type(dtype: torch.dtype) -> Iterator[None]:
 
 @contextmanager
 def gradients() -> Iterator[None]:
-    """No autocast, no inference mode, gradients: for models of others, which may want a default
-    device or type.
+    """A context for models of others: no autocast, no inference mode, gradients.
+
+    These may want a default device or type.
 
     Also a decorator: ``@gradients()``.
     """

@@ -1,5 +1,6 @@
-"""The names that networks and runs are chosen by, the defaults that Python and the shell share, and
-bounds of both.
+"""The names that networks and training runs are chosen by, their defaults and bounds.
+
+Python and the shell share them.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""How the library speaks up on its own: a warning of Python at the user's line, and a line in the
-log ``"nfd"``.
+"""How the library speaks up on its own.
+
+It warns as Python does at the user's line, and writes a line into the log ``"nfd"``.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ LOG.addHandler(logging.NullHandler())
 
 
 def tell(text: str, category: type[Warning] = RuntimeWarning) -> None:
-    """Log a text, and warn of it at the line of the user's code, or of another library's, that
-    called.
+    """Log a text, and warn of it at the line that called.
+
+    That is a line of the user's code, or of another library's.
     """
     LOG.warning(text)
     frame = _outer_frame()
@@ -38,9 +40,7 @@ def tell(text: str, category: type[Warning] = RuntimeWarning) -> None:
 
 
 def _outer_frame() -> FrameType:
-    """Find the innermost frame of the stack that is neither of this library nor of its
-    decorators.
-    """
+    """Find the innermost frame that is not of this library or of its decorators."""
     frame = sys._getframe(1)
     while frame.f_back is not None and _module_of(frame).partition(".")[0] in ("nfd", "contextlib"):
         frame = frame.f_back

@@ -1,5 +1,6 @@
-"""Options of a command: fields of a dataclass that say what they are. ``nfd.cli.parser`` reads them
-from a line.
+"""Options of a command: fields of a dataclass that say what they are.
+
+``nfd.cli.parser`` reads them from a line.
 """
 
 from __future__ import annotations

@@ -30,8 +30,9 @@ def derive(seed: int, *names: str | int) -> int:
 
 @dataclass(frozen=True)
 class Increment:
-    """Increment ``index`` of a Brownian path of matrices cut into ``count`` equal steps, scaled to
-    N(0, 1) entries.
+    """Increment ``index`` of a Brownian path of matrices cut into ``count`` equal steps.
+
+    It is scaled to N(0, 1) entries.
 
     A step is halved as Levy does: its halves are ``(z + y) / sqrt(2)`` and ``(z - y) / sqrt(2)``, y
     fresh. So for every ``count`` the increments are i.i.d. N(0, 1), and those of ``2 count`` add up
@@ -62,8 +63,9 @@ class Increment:
 
     @property
     def terms(self) -> list[tuple[float, int]]:
-        """Weights and seeds of the independent normals that this increment is the sum of; squares
-        add up to 1.
+        """Return weights and seeds of the independent normals that this increment adds up.
+
+        Squares of the weights add up to 1.
         """
         odd, halvings = _halved(self.count)
         drawn_odd, drawn = _halved(self.whole)
@@ -100,8 +102,9 @@ def generator(seed: int, *names: str | int, device: torch.device | str = "cpu") 
 
 
 def ambient_seed() -> int:
-    """A seed from PyTorch's own generator, which moves: for objects that a user creates without a
-    seed.
+    """Draw a seed from PyTorch's own generator, which moves.
+
+    It is for objects that a user creates without a seed.
 
     It comes from the generator of the CPU on every device, so that ``torch.manual_seed`` repeats it
     everywhere.
@@ -115,8 +118,9 @@ def ambient_seed() -> int:
 
 @contextmanager
 def global_streams(seed: int | None = None, devices: Sequence[torch.device] = ()) -> Iterator[None]:
-    """Within it the global streams of PyTorch, NumPy and Python begin at ``seed``; then they stand
-    where they did.
+    """A context in which the global streams of PyTorch, NumPy and Python begin at ``seed``.
+
+    Afterwards they stand where they did.
 
     For code of the user's, which draws from them. PyTorch's streams of these ``devices`` beside the
     CPU's are kept too. With ``seed`` None the streams continue from their present state. They are
@@ -137,8 +141,9 @@ def global_streams(seed: int | None = None, devices: Sequence[torch.device] = ()
 
 
 def _seed_pytorch(seed: int) -> None:
-    """``torch.manual_seed``, which without an accelerator would keep the calling stack of every
-    call for one.
+    """Seed PyTorch as ``torch.manual_seed`` does, without keeping a stack for every call.
+
+    That function keeps the calling stack where there is no accelerator.
     """
     if torch.accelerator.is_available():
         torch.manual_seed(seed)
@@ -147,8 +152,9 @@ def _seed_pytorch(seed: int) -> None:
 
 
 def global_state() -> bytes:
-    """Where the global streams of the CPU stand: equal before and after what drew nothing from
-    them.
+    """Return where the global streams of the CPU stand.
+
+    It is equal before and after what drew nothing from them.
     """
     state: Any = np.random.get_state()
     name, keys, *rest = state

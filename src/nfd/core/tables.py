@@ -41,14 +41,14 @@ class Lead:
 
     def __str__(self) -> str:
         width = max(map(len, self.numbers), default=0)
-        return said(
-            self.verdict, *(f"  {name:{width}}  {value}" for name, value in self.numbers.items())
-        )
+        lines = [f"  {name:{width}}  {value}" for name, value in self.numbers.items()]
+        return said(self.verdict, *lines)
 
 
 def show(lead: Lead, answer: object, *more: str) -> None:
-    """Print an answer that begins with its verdict, the verdict and the last line in its colour on
-    a terminal.
+    """Print an answer that begins with its verdict.
+
+    On a terminal the verdict and the last line have its colour.
     """
     text = Text(said(str(answer), *more))
     first = len(said(lead.verdict))
@@ -64,14 +64,13 @@ def show(lead: Lead, answer: object, *more: str) -> None:
 
 
 def said(*parts: str) -> str:
-    """The parts as lines, in a terminal none longer than it is wide."""
+    """Join the parts as lines, in a terminal none longer than it is wide."""
     width = shutil.get_terminal_size((0, 0)).columns
     wrapped = partial(
         fill, width=width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
     )
-    return "\n".join(
-        wrapped(line) if 0 < width < len(line) else line for line in "\n".join(parts).split("\n")
-    )
+    lines = "\n".join(parts).split("\n")
+    return "\n".join(wrapped(line) if 0 < width < len(line) else line for line in lines)
 
 
 # ---- Tables as text
@@ -82,27 +81,27 @@ Row = dict[str, Any]
 
 
 def table_of(*columns: Column | str) -> Table:
-    """An empty table with these columns."""
+    """Make an empty table with these columns."""
     return Table(*columns, box=SIMPLE_HEAD, pad_edge=False)
 
 
 def rows_as_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows of a result for people; ``value``, ``low`` and ``high`` stand in one column."""
-    names = [
-        name
-        for name in dict.fromkeys(name for row in rows for name in row)
-        if name not in ("low", "high")
-    ]
+    """Write rows of a result for people; ``value``, ``low`` and ``high`` stand in one column."""
+    columns = dict[str, None]()
+    for row in rows:
+        columns |= dict.fromkeys(row)
+    names = [name for name in columns if name not in ("low", "high")]
     table = table_of(*("value [95 % interval]" if name == "value" else name for name in names))
     for row in rows:
-        table.add_row(
-            *(_interval(row) if name == "value" else _cell(row.get(name)) for name in names)
-        )
+        cells = [_interval(row) if name == "value" else _cell(row.get(name)) for name in names]
+        table.add_row(*cells)
     return as_text(table, 200)
 
 
 def _interval(row: Mapping[str, Any]) -> str:
-    value, low, high = (_cell(row.get(name)) for name in ("value", "low", "high"))
+    value = _cell(row.get("value"))
+    low = _cell(row.get("low"))
+    high = _cell(row.get("high"))
     return f"{value} [{low}, {high}]" if low and high else value
 
 
@@ -111,8 +110,9 @@ def _cell(value: object) -> str:
 
 
 def as_text(table: Table, width: int) -> str:
-    """What Rich would print, without colours; in a notebook, too, where it would display it
-    instead.
+    """Return what Rich would print, without colours.
+
+    That holds in a notebook too, where Rich would display it instead.
 
     In a terminal that is too narrow every row becomes a paragraph.
     """
@@ -129,11 +129,11 @@ def as_text(table: Table, width: int) -> str:
     )
     if 0 < terminal < console.measure(table).maximum:
         names = [str(column.header) for column in table.columns]
-        for first, *others in zip(*(column.cells for column in table.columns), strict=True):
-            told = "; ".join(
-                f"{name} {cell}" for name, cell in zip(names[1:], others, strict=True) if cell != ""
-            )
-            print(said(f"{first}: {told}"), file=text)
+        for first, *cells in zip(*(column.cells for column in table.columns), strict=True):
+            values = [
+                f"{name} {cell}" for name, cell in zip(names[1:], cells, strict=True) if cell != ""
+            ]
+            print(said(f"{first}: {'; '.join(values)}"), file=text)
     else:
         console.print(table)
     return text.getvalue().rstrip()
@@ -144,18 +144,19 @@ def as_text(table: Table, width: int) -> str:
 
 # controls, those that turn text around among them, and separators of lines
 _UNSEEN = ("Cc", "Cf", "Zl", "Zp")
-_KEPT = "\n\t\u00ad\u200c\u200d"  # soft hyphens and joiners belong to words
+# soft hyphens and joiners belong to words
+_KEPT = "\n\t\u00ad\u200c\u200d"
 
 
 def short(value: object) -> str:
-    """A value in a cell of a table: four digits of a number, nothing for None."""
-    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+    """Write a value in a cell of a table: four digits of a number, nothing for None."""
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def visible(text: str) -> str:
-    """The text with invisible characters, and those that reorder text, replaced by their code
-    points.
-    """
+    """Replace invisible characters, and those that reorder text, by their code points."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(
@@ -169,8 +170,9 @@ def visible(text: str) -> str:
 
 @contextmanager
 def bar(work: float, label: str, enabled: bool) -> Iterator[Callable[[float, str], None]]:
-    """A bar on stderr where that is a terminal, and a function that counts work as done and says
-    what is done.
+    """A context with a progress bar on stderr, where that is a terminal.
+
+    It gives a function that counts work as done and says what is done.
     """
     from rich.progress import (
         BarColumn,

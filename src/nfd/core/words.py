@@ -19,8 +19,9 @@ def listed(values: Iterable[Any], form: str = "") -> str:
 
 
 def quoted(names: Sequence[str], most: int = 3) -> str:
-    """Return the first names in quotes, and how many more there are: ``'a', 'b', 'c' and 2
-    more``.
+    """Return the first names in quotes, and how many more there are.
+
+    An example is ``'a', 'b', 'c' and 2 more``.
     """
     first = ", ".join(repr(name) for name in names[:most])
     others = len(names) - most
@@ -46,16 +47,18 @@ def in_words(size: Mapping[str, float]) -> str:
 
 
 def nearest(name: object, choices: Iterable[str]) -> str:
-    """Return a hint such as ``" Did you mean 'relu'?"``, or an empty text when nothing is near;
-    case does not count.
+    """Return a hint such as ``" Did you mean 'relu'?"``, or an empty text.
+
+    It is empty when nothing is near; case does not count.
     """
     close = closest(name, choices)
     return f" Did you mean {close!r}?" if close else ""
 
 
 def closest(name: object, choices: Iterable[str]) -> str:
-    """Return the choice that is nearest to a name, or an empty string when none is near; case does
-    not count.
+    """Return the choice that is nearest to a name, or an empty string.
+
+    It is empty when none is near; case does not count.
     """
     by_lower_case = {choice.lower(): choice for choice in choices}
     close = difflib.get_close_matches(str(name).lower(), by_lower_case, n=1, cutoff=0.5)

@@ -1,5 +1,6 @@
-"""``Family``: a network at every width and depth, with the rule by which its training is scaled;
-the paper's as one.
+"""``Family``: a network at every width and depth, with the rule that scales its training.
+
+``resnets`` and ``networks`` make families of the paper's networks.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ class Family:
     """A model at every width and depth, and the rule that scales its training from a base.
 
     ``nfd.check``, ``nfd.transfer``, ``nfd.scaling_law`` and ``nfd.predict`` take a family, or a
-    plain function ``make_model(width, depth)``, for which they make one whose base is the smallest
-    network they train (for networks of the paper that of width 1 and depth 1, so that the rate is
-    the paper's).
+    plain function ``make_model(width, depth)``. For a function they make a family whose base is the
+    smallest network they train. Networks of the paper have the base of width 1 and depth 1, so that
+    the learning rate is the paper's.
 
     Args:
         make_model: ``make_model(width, depth)``; it returns a new module.
@@ -73,10 +74,10 @@ class Family:
     _plans: dict[tuple[int, int, int], Plan] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
-    # The hash of the constructor's code, once it was asked for: of a trial it must not change while
-    # a verb runs.
+    # The hash of the constructor's code, once it was asked for: it must not change while a verb
+    # trains.
     _hash: list[str | None] = field(default_factory=list, init=False, repr=False, compare=False)
-    # Of the models: PyTorch's default when the family was made, which workers do not have.
+    # The type of the models: PyTorch's default when the family was made, which workers do not have.
     _dtype: torch.dtype = field(default_factory=users_type, repr=False, compare=False, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -91,59 +92,62 @@ class Family:
             raise InputTypeError(
                 f"name and version must be texts; got {self.name!r} and {self.version!r}."
             )
-        made = self.make_model
-        object.__setattr__(
-            self, "name", self.name or getattr(made, "__qualname__", type(made).__qualname__)
-        )
+        if not self.name:
+            kind = type(self.make_model).__qualname__
+            object.__setattr__(self, "name", getattr(self.make_model, "__qualname__", kind))
         if self.rule is None or self.optimizer is None:
-            rule, optimizer = defaults_of(instance(made, *self.base))
-            object.__setattr__(self, "rule", rule if self.rule is None else self.rule)
-            object.__setattr__(
-                self, "optimizer", optimizer if self.optimizer is None else self.optimizer
-            )
+            rule, optimizer = defaults_of(instance(self.make_model, *self.base))
+            if self.rule is None:
+                object.__setattr__(self, "rule", rule)
+            if self.optimizer is None:
+                object.__setattr__(self, "optimizer", optimizer)
         check_choice("rule", self.rule, RULES)
         object.__setattr__(self, "optimizer", law_of(self.optimizer).name)
 
     def __getstate__(self) -> dict[str, Any]:
-        """An optimizer that the user registered goes to other processes with the family that it
-        trains.
-        """
+        """Take along the law of the optimizer, which other processes may not have registered."""
         return {**self.__dict__, "_law": self.law}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        if (law := state.pop("_law")).name not in LAWS:
+        law = state.pop("_law")
+        if law.name not in LAWS:
             register_optimizer(law)
         self.__dict__.update({"_dtype": torch.float32} | state)
 
     @property
     def law(self) -> OptimizerLaw:
-        """How rates under its optimizer follow the sizes of tensors."""
+        """The law by which learning rates under its optimizer follow the sizes of tensors."""
         return law_of(self.optimizer)
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """Plain data that names it in a store, with the numbers and texts that a
-        ``functools.partial`` has bound.
+        """Plain data that names it in a store.
+
+        It has the numbers and texts that a ``functools.partial`` has bound.
         """
         bound = self.make_model.keywords if isinstance(self.make_model, partial) else {}
-        plain = {
+        settings = {
             name: value
             for name, value in sorted(bound.items())
             if isinstance(value, int | float | str)
         }
-        return {
-            **({"settings": plain} if plain else {}),
+        blocks = self.blocks
+        if blocks is not None and not isinstance(blocks, str):
+            blocks = list(blocks)
+        # What most families lack is left out: so their trials keep the keys they have in stores.
+        identity: dict[str, Any] = {"settings": settings} if settings else {}
+        identity |= {
             "family": self.name,
             "version": self.version,
             "base": list(self.base),
             "rule": self.rule,
             "optimizer": self.optimizer,
-            "blocks": self.blocks
-            if isinstance(self.blocks, str) or self.blocks is None
-            else list(self.blocks),
+            "blocks": blocks,
             "roles": None if self.roles is None else dict(self.roles),
-            **({} if self._dtype == torch.float32 else {"dtype": str(self._dtype)}),
         }
+        if self._dtype != torch.float32:
+            identity["dtype"] = str(self._dtype)
+        return identity
 
     @property
     def code(self) -> Mapping[str, str]:
@@ -169,8 +173,9 @@ class Family:
         return RESOLUTION if self.law.is_linear else None
 
     def along_one_path(self, depth: int) -> Self:
-        """The same family, its networks of every depth on one Brownian path where it has such: less
-        noise in depth.
+        """Return the family with networks of every depth on one Brownian path, where it has such.
+
+        Results then differ with depth by less noise.
         """
         return self
 
@@ -183,14 +188,13 @@ class Family:
         blocks: str | Sequence[str] | None = None,
         roles: Mapping[str, str] | None = None,
     ) -> Self:
-        """The same family with another rule, optimizer, blocks or roles, or a sample where it has
-        none.
+        """Return the family with another rule, optimizer, blocks or roles.
+
+        ``sample`` is for a family that has none.
         """
         changes: dict[str, Any] = {
             "rule": rule,
             "optimizer": None if optimizer is None else law_of(optimizer).name,
-        }
-        changes |= {
             "sample": sample if self.sample is None else None,
             "blocks": blocks,
             "roles": roles,
@@ -203,8 +207,7 @@ class Family:
         return changed
 
     def plan(self, width: int, depth: int) -> Plan:
-        """The plan of the network of a size: initial scale, rate, decay and epsilon of every
-        tensor.
+        """Return the plan of a size: initial scale, rate, decay and epsilon of every tensor.
 
         Raises:
             ValueError: as ``nfd.plan`` does.
@@ -214,7 +217,7 @@ class Family:
     def build(
         self, width: int, depth: int, seed: int = 0, weights: NetworkWeights = "dense"
     ) -> nn.Module:
-        """The untrained network of a size, with the initial weights of its plan.
+        """Build the untrained network of a size, with the initial weights of its plan.
 
         PyTorch's global random streams do not move.
 
@@ -237,14 +240,20 @@ class Family:
         device: torch.device | str | None = None,
         resolution: float | None = None,
     ) -> Member:
-        """The network of a size under its plan, on a device; ``resolution``: of layers without
-        stored weights.
+        """Build the network of a size under its plan, on a device.
+
+        Args:
+            width, depth, seed, weights: as of ``build``.
+            device: where it is built; the CPU by default.
+            resolution: of layers without stored weights.
         """
         width = check_count("width", width, maximum=WIDEST)
         depth = check_count("depth", depth, maximum=MOST)
-        seed = derive(check_seed(seed), "check", width, depth)  # every size begins on its own
+        # initial weights of two sizes are independent
+        seed = derive(check_seed(seed), "check", width, depth)
         if weights != "dense":
-            from nfd.wide.defer import defer  # stored weights do without this room
+            # stored weights do without this room
+            from nfd.wide.defer import defer
 
             module, planned = self.outline(width, depth, seed)
             deferred = defer(module, planned, weights=weights, resolution=resolution, seed=seed)
@@ -253,41 +262,38 @@ class Family:
         if device is not None:
             module.to(device)
         member = Member(module, self._planned(module, width, depth, device))
-        # others leave a module's own start
+        # other rules leave a module's initial weights
         if member.net is not None or rule_named(self.rule).scales_width:
             member.plan.apply_(module, seed)
         return member
 
     def outline(self, width: int, depth: int, seed: int = 0) -> tuple[nn.Module, Plan]:
-        """A module of a size and its plan, for layers without stored weights: its matrices have no
-        numbers, unless that loses a frozen tensor or what a plan could not restore."""
+        """Build a module of a size and its plan, for layers without stored weights.
+
+        Its matrices have no numbers, unless that loses a frozen tensor or what a plan could not
+        restore.
+        """
         from nfd.wide.defer import meta_matrices
 
         try:
             with meta_matrices():
                 module = self._instance(width, depth, seed)
-        except Exception:  # what is wrong with numbers too is raised here
+        # what is wrong with numbers too is raised here
+        except Exception:
             module = self._instance(width, depth, seed)
         planned = self._planned(module, width, depth, "cpu")
-        kept = [
-            t.parameter for name, t in tensors(module).items() if planned.entries[name].start.kept
-        ]
-        if any(
-            p.is_meta for p in [*kept, *(p for p in module.parameters() if not p.requires_grad)]
-        ):
+        if _loses_numbers(module, planned):
             module = self._instance(width, depth, seed)
             planned = self._planned(module, width, depth, "cpu")
         return module, planned
 
     def _instance(self, width: int, depth: int, seed: int) -> nn.Module:
-        """A module of a size, in the type of the family."""
+        """Build a module of a size, in the type of the family."""
         with told_type(self._dtype):
             return instance(self.make_model, width, depth, seed)
 
     def check_sizes(self, widths: Sequence[int], depths: Sequence[int]) -> None:
-        """ValueError if networks of these sizes differ in more than width and depth, such as the
-        size of a head.
-        """
+        """Raise ValueError if these sizes differ in more than width and depth, as in head size."""
         check_constructor(self.make_model, widths, depths)
         if self.blocks is not None:
             blocks_of(instance(self.make_model, *self.base), self.blocks)
@@ -295,13 +301,12 @@ class Family:
     def _planned(
         self, module: nn.Module, width: int, depth: int, device: torch.device | str | None
     ) -> Plan:
-        """The plan of a size, made once: it holds no numbers of the module, and takes a while to
-        make.
-        """
+        """Plan a size, once: a plan holds no numbers of the module, and takes a while to make."""
         size = (width, depth, sum(p.is_meta for p in module.parameters()))
         place = torch.device(device or "cpu")
+        devices = [] if place.type == "cpu" else [place]
         if size not in self._plans:
-            with global_streams(0, [] if place.type == "cpu" else [place]), told_type(self._dtype):
+            with global_streams(0, devices), told_type(self._dtype):
                 self._plans[size] = plan(
                     module,
                     rule=self.rule,
@@ -315,6 +320,15 @@ class Family:
         return self._plans[size]
 
 
+def _loses_numbers(module: nn.Module, planned: Plan) -> bool:
+    """Whether tensors without numbers are frozen, or keep their initial values under a plan."""
+    needed = [p for p in module.parameters() if not p.requires_grad]
+    for name, t in tensors(module).items():
+        if planned.entries[name].start.kept:
+            needed.append(t.parameter)
+    return any(p.is_meta for p in needed)
+
+
 def as_family(
     family: Family | MakeModel,
     base: tuple[int, int],
@@ -326,11 +340,14 @@ def as_family(
     roles: Mapping[str, str] | None = None,
     **more: Any,
 ) -> Family:
-    """The family that a verb was given, or that of a plain function, whose base is then the
-    smallest network.
+    """Return the family that a verb was given, or make one of a plain function.
 
-    ``rule``, ``optimizer``, ``blocks`` and ``roles`` replace those of the family where they are
-    given. ``more``: fields of that of a function.
+    Args:
+        family: the family or function.
+        base: of a function, the smallest network.
+        rule, optimizer, blocks, roles: replace the family's where they are given.
+        sample: for a family that has none.
+        **more: further fields of the family of a function.
     """
     if not isinstance(family, Family):
         if isinstance(family, nn.Module) or not callable(family):
@@ -352,11 +369,13 @@ def as_family(
 
 
 class NetworkFamily(Family):
-    """A family of networks of the paper: the rule decides their residual multiplier and regime
-    too.
+    """A family of networks of the paper.
+
+    The rule decides their residual multiplier and regime too.
     """
 
-    make_model: partial[Network]  # of a class, the sizes of inputs and outputs, and settings
+    # of a class, the sizes of inputs and outputs, and settings
+    make_model: partial[Network]
 
     @property
     def identity(self) -> Mapping[str, Any]:
@@ -369,7 +388,8 @@ class NetworkFamily(Family):
 
     @property
     def resolution(self) -> float | None:
-        return None  # the paper's limits are of networks that drop nothing
+        # the paper's limits are of networks that drop nothing
+        return None
 
     def under(
         self,
@@ -388,10 +408,10 @@ class NetworkFamily(Family):
         return super().under(rule, optimizer, sample)
 
     def along_one_path(self, depth: int) -> Self:
-        made = self.make_model
-        if made.keywords.get("block") == "two-layer" or made.func is not ResNet:
+        constructor = self.make_model
+        if constructor.keywords.get("block") == "two-layer" or constructor.func is not ResNet:
             return self
-        return replace(self, make_model=partial(made, coupled=depth))
+        return replace(self, make_model=partial(constructor, coupled=depth))
 
     def plan(self, width: int, depth: int) -> Plan:
         return plan(self.build(width, depth), rule=self.rule, optimizer=self.optimizer)
@@ -406,22 +426,21 @@ class NetworkFamily(Family):
         resolution: float | None = None,
     ) -> Member:
         kind = cast(type[Network], self.make_model.func)
-        more: dict[str, Any] = {"weights": weights, "seed": seed}
-        more |= {"device": device or "cpu"} | (
-            {} if resolution is None else {"resolution": resolution}
-        )
-        net = self.make_model(
-            width, depth, **kind.settings_of(self.rule) | self.make_model.keywords | more
-        )
-        base = 1 if net.regime == "feature" else None  # kernel: rates of the base at every width
-        return Member(net, net.own_plan(self.rule, self.optimizer, base, 1))
+        settings = kind.settings_of(self.rule) | self.make_model.keywords
+        settings |= {"weights": weights, "seed": seed, "device": device or "cpu"}
+        if resolution is not None:
+            settings["resolution"] = resolution
+        net = self.make_model(width, depth, **settings)
+        # in the kernel regime rates are the base's at every width
+        base_width = 1 if net.regime == "feature" else None
+        return Member(net, net.own_plan(self.rule, self.optimizer, base_width, 1))
 
     def outline(self, width: int, depth: int, seed: int = 0) -> tuple[nn.Module, Plan]:
         member = self.member(width, depth, seed)
         return member.module, member.plan
 
     def check_sizes(self, *sizes: Any) -> None:
-        """All sizes differ in width and depth alone."""
+        """Accept all sizes: they differ only in width and depth."""
 
 
 def networks(
@@ -434,13 +453,19 @@ def networks(
     version: str | None = None,
     **settings: Any,
 ) -> NetworkFamily:
-    """The family of a class of the paper's networks; ``settings`` are further arguments of the
-    class.
+    """Make the family of a class of the paper's networks.
+
+    ``settings`` are further arguments of the class.
     """
-    made = partial(kind, inputs, outputs, **settings)
-    single = torch.float32  # whatever PyTorch's default is
     return NetworkFamily(
-        made, (1, 1), rule, optimizer, name=kind.__qualname__, version=version, _dtype=single
+        partial(kind, inputs, outputs, **settings),
+        (1, 1),
+        rule,
+        optimizer,
+        name=kind.__qualname__,
+        version=version,
+        # whatever PyTorch's default is
+        _dtype=torch.float32,
     )
 
 
@@ -455,11 +480,11 @@ def resnets(
     rule: RuleName = "depth-mup",
     optimizer: str = "sgd",
 ) -> NetworkFamily:
-    """The paper's residual networks of every width and depth (``nfd.ResNet``), as a family.
+    """Make a family of the paper's residual networks, ``nfd.ResNet``.
 
     Their base has width 1 and depth 1, so that the learning rate is the paper's ``eta_c``: under
     SGD every step subtracts ``eta_c n dloss/dW`` times the depth factor of the rule from a weight
-    matrix W that starts N(0, 1).
+    matrix W that is initialised as N(0, 1).
 
     Args:
         inputs, outputs: d and C, the sizes of an input and of the output.

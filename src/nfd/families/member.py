@@ -1,6 +1,4 @@
-"""One network of a family under its plan: any module, or one of the paper's, whose layers show
-their streams.
-"""
+"""One network of a family under its plan: any module, or a network of the paper."""
 
 from __future__ import annotations
 
@@ -45,49 +43,50 @@ class Member:
     def __init__(self, module: nn.Module, plan: Plan) -> None:
         self.module = module
         self.plan = plan
-        told = told_by(module)
-        self.net = told if isinstance(told, Network) else None
+        network = told_by(module)
+        self.net = network if isinstance(network, Network) else None
 
     def __call__(self, sample: Any) -> Any:
-        """The output of the module for a tensor, a tuple of arguments, or a dict of keyword
-        arguments.
-        """
+        """Call the module with a tensor, a tuple of arguments, or a dict of keyword arguments."""
         return call_with(self.module, sample)
 
     # ---- how it is scaled
 
     @property
     def stacks(self) -> dict[str, tuple[str, ...]]:
-        """The blocks of every stack by its name; of one stack alone, or none, under no name."""
+        """The blocks of every stack by its name; a single stack has an empty name."""
         return self.plan.stacks
 
     def time_step(self, stack: str = "") -> float:
-        """The step tau of one block along the depth of a stack, ``T / L``."""
+        """Return the step tau of one block along the depth of a stack, ``T / L``."""
         if self.net is not None:
             return self.net.horizon / self.net.depth
         return 1 / max(len(self.stacks.get(stack, ())), 1)
 
     def multiplier(self, name: str) -> float:
-        """The factor by which the forward pass multiplies a stored matrix, over that of the base
-        where the model has such factors of its own; 0 if only gradients pass through it."""
+        """Return the factor by which the forward pass multiplies a stored matrix.
+
+        Where the model has such factors of its own it is over the base's. It is 0 if only gradients
+        pass through the matrix.
+        """
         if self.net is None:
             return self.plan.own_factor(name)
         return 0.0 if name.endswith("feedback_weight") else self.net.scale(self.plan.roles[name])
 
     @property
     def is_planned(self) -> bool:
-        """Whether its plan makes its groups; weights that are not stored, and rule='ntk', have
-        theirs.
+        """Whether its plan makes its groups.
+
+        Weights that are not stored, and rule='ntk', have groups of their own.
         """
-        net = self.net
-        return net is None or (
-            net.weights == "dense" and rule_named(self.plan.rule).regime != "kernel"
-        )
+        if self.net is None:
+            return True
+        return self.net.weights == "dense" and rule_named(self.plan.rule).regime != "kernel"
 
     def groups(
         self, lr: float, weight_decay: float | None = None, adamw_lr: float | None = None
     ) -> list[dict[str, Any]]:
-        """Parameter groups for the plan's optimizer.
+        """Make parameter groups for the plan's optimizer.
 
         Args:
             lr, weight_decay: of the base, at least 0; the plan scales them.
@@ -98,8 +97,9 @@ class Member:
     def base_groups(
         self, lr: float, weight_decay: float | None = None, adamw_lr: float | None = None
     ) -> list[BaseGroup]:
-        """The parameters that are stepped alike, with settings of the base; arguments as of
-        ``groups``.
+        """Group the parameters that are stepped alike, with settings of the base.
+
+        Arguments are those of ``groups``.
         """
         if self.is_planned:
             return self.plan.base_groups(
@@ -114,8 +114,9 @@ class Member:
 
     @cached_property
     def parameters(self) -> int:
-        """The number of stored parameters; a shared tensor counts once, and copies that carry
-        gradients back do not.
+        """The number of stored parameters.
+
+        A shared tensor counts once, and copies that carry gradients back do not count.
         """
         return sum(
             p.numel()
@@ -124,11 +125,10 @@ class Member:
         )
 
     def operations(self, sample: Any) -> float:
-        """Floating-point operations of a forward and a backward pass, per input of ``sample``, as
-        PyTorch counts them.
+        """Count floating-point operations of a forward and a backward pass, per input.
 
-        A multiply-add counts as two; entrywise functions and norms are not counted. The module does
-        not change.
+        PyTorch counts them for the inputs of ``sample``. A multiply-add counts as two; entrywise
+        functions and norms are not counted. The module does not change.
         """
         trained = [p for p in self.module.parameters() if p.requires_grad]
         # attention by its products: PyTorch has no count for the fused one
@@ -141,11 +141,11 @@ class Member:
 
     @contextmanager
     def stream(self) -> Iterator[StreamEnds]:
-        """A context that records the residual streams of one forward pass, and their gradients in
-        the backward pass.
+        """A context that records the residual streams of one forward pass.
+
+        PyTorch keeps their gradients in the backward pass.
         """
         ends = StreamEnds()
-        parts = modules(self.module)
         if self.net is not None:
             with self.net.watched() as passes:
                 yield ends
@@ -157,19 +157,18 @@ class Member:
             ends.meet((*args, *kwargs.values()))
 
         def leave(stack: str, block: str) -> Callable[..., None]:
-            own = self.stacks[stack]
-            is_first = block == own[0]
-            is_last = block == own[-1]
+            is_first = block == self.stacks[stack][0]
+            is_last = block == self.stacks[stack][-1]
 
             def note(
                 _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
             ) -> None:
-                ends.leave(
-                    stack, block, (*args, *kwargs.values()), out, is_first=is_first, is_last=is_last
-                )
+                inputs = (*args, *kwargs.values())
+                ends.leave(stack, block, inputs, out, is_first=is_first, is_last=is_last)
 
             return note
 
+        parts = modules(self.module)
         with as_written(), ExitStack() as hooks:
             for name, part in parts.items():
                 if block_of(name, self.plan.blocks) is None or name in self.plan.blocks:
@@ -177,16 +176,16 @@ class Member:
             for stack, blocks in self.stacks.items():
                 for block in blocks:
                     if block in parts:
+                        hook = leave(stack, block)
                         hooks.enter_context(
-                            parts[block].register_forward_hook(
-                                leave(stack, block), with_kwargs=True
-                            )
+                            parts[block].register_forward_hook(hook, with_kwargs=True)
                         )
             yield ends
 
     def reserve(self, samples: int) -> None:
-        """Reserve memory for a training of this many samples; only layers without stored weights
-        need it.
+        """Reserve memory for a training of this many samples.
+
+        Only layers without stored weights need it.
         """
         if self.net is not None:
             self.net.reserve(samples)

@@ -1,6 +1,4 @@
-"""The networks of the paper: what they share, residual ones (Eqs. 1, 6, 9), and the vanilla one of
-Fig. 4a.
-"""
+"""The networks of the paper: residual ones (Eqs. 1, 6, 9) and the vanilla one of Fig. 4a."""
 
 from __future__ import annotations
 
@@ -36,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def _scale_of(setting: Hyperparameter, epsilon: Scale) -> Scale:
-    """How a hyperparameter follows from that of the base: epsilon alone does."""
+    """Return how a hyperparameter follows from the base's: only epsilon does."""
     from nfd.scaling.optimizers import Scale
 
     return epsilon if setting.follows == "epsilon" else Scale()
@@ -44,12 +42,11 @@ def _scale_of(setting: Hyperparameter, epsilon: Scale) -> Scale:
 
 @dataclass
 class Streams:
-    """The vectors of one pass: outputs [b, C], h [L+1, b, n], x_inner [L, b, n] (two-layer blocks),
-    delta.
+    """The vectors of one pass, with b inputs.
 
-    ``delta`` = sqrt(n)/alpha dLoss/dh, [L+1, b, n], does not scale with the width: it is the
-    paper's g (Eq. 3) weighted by dLoss/df and summed over outputs. It exists after
-    ``loss.backward()``.
+    ``outputs`` is [b, C], ``h`` [L+1, b, n], ``x_inner`` of two-layer blocks [L, b, n]. ``delta`` =
+    sqrt(n)/alpha dLoss/dh, [L+1, b, n], does not scale with the width: it is the paper's g (Eq. 3)
+    weighted by dLoss/df and summed over outputs. It exists after ``loss.backward()``.
     """
 
     outputs: Tensor
@@ -82,7 +79,7 @@ class Streams:
 
 
 class DenseLinear(nn.Module):
-    """``y = x W'`` with ``W`` [out_features, in_features], i.i.d. N(0, 1) at the start.
+    """``y = x W'`` with ``W`` [out_features, in_features], initialised as i.i.d. N(0, 1).
 
     ``feedback`` says which matrix carries gradients backward: W itself (``"shared"``), an
     independent initial copy that receives the same gradient, so under any optimizer the same data
@@ -104,10 +101,9 @@ class DenseLinear(nn.Module):
         source = seed if isinstance(seed, Increment) else Increment(seed)
 
         def gaussian(name: str) -> Tensor:
+            # drawn on the CPU, so that initial weights are the same on every device
             empty = torch.empty(out_features, in_features, dtype=dtype, device="cpu")
-            drawn = source.normal_(empty, "init", name)
-            # drawn on the CPU, so that a network begins alike on every device
-            return drawn.to(device)
+            return source.normal_(empty, "init", name).to(device)
 
         self.weight = nn.Parameter(gaussian("forward"))
         if feedback != "shared":
@@ -116,15 +112,16 @@ class DenseLinear(nn.Module):
             )
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[..., in_features]`` to ``[..., out_features]``."""
+        """Map ``[..., in_features]`` to ``[..., out_features]``."""
         if self.feedback == "shared":
             return nn.functional.linear(x, self.weight)
         return cast(Tensor, _Decoupled.apply(x, self.weight, self.feedback_weight))  # type: ignore[no-untyped-call]
 
 
 class _Decoupled(torch.autograd.Function):
-    """``x W'`` whose input gradient goes through another matrix; both matrices get the gradient of
-    W.
+    """``x W'`` whose input gradient goes through another matrix.
+
+    Both matrices get the gradient of W.
     """
 
     @staticmethod
@@ -137,7 +134,9 @@ class _Decoupled(torch.autograd.Function):
         (g,) = grads
         (x, feedback_weight) = ctx.saved_tensors
         _, weight_needs, feedback_needs = ctx.needs_input_grad
-        update = g.flatten(0, -2).T @ x.flatten(0, -2) if weight_needs or feedback_needs else None
+        update = None
+        if weight_needs or feedback_needs:
+            update = g.flatten(0, -2).T @ x.flatten(0, -2)
         return g @ feedback_weight, update, update if feedback_needs else None
 
 
@@ -154,10 +153,10 @@ _ROLES: dict[str, Role] = {
 
 
 class Network(nn.Module):
-    """The base class of the paper's networks: ``h_0 = U x / sqrt(d)``, hidden layers, ``f = alpha /
-    sqrt(n) V h_L``.
+    """The base class of the paper's networks.
 
-    All weights start as N(0, 1). ``alpha`` is ``1 / sqrt(n)`` in the feature-learning regime and 1
+    ``h_0 = U x / sqrt(d)``, then hidden layers, then ``f = alpha / sqrt(n) V h_L``. All weights are
+    initialised as N(0, 1). ``alpha`` is ``1 / sqrt(n)`` in the feature-learning regime and 1
     in the kernel regime (sections 2 and 4.2). A subclass defines the hidden layers by ``run``.
     """
 
@@ -165,11 +164,13 @@ class Network(nn.Module):
     default_optimizer: str = "sgd"
     horizon: float = 1.0
     branch_exponent: float = 0.0
-    _passes: list[tuple[list[Tensor], list[Tensor]]] | None = None  # where streams are asked for
     coupled: int = 0
-    """The depth at which every layer is one draw of the path whose increments the layers are; 0
-    without a path.
+    """The depth at which every layer is one draw of its path; 0 without a path.
+
+    The layers of a coupled network are increments of one path.
     """
+    # where streams are asked for
+    _passes: list[tuple[list[Tensor], list[Tensor]]] | None = None
 
     def __init__(
         self,
@@ -212,8 +213,9 @@ class Network(nn.Module):
         self._add_layers()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Outputs [batch, out_features] of inputs [batch, in_features]; Theta(alpha) before
-        training.
+        """Map inputs [batch, in_features] to outputs [batch, out_features].
+
+        Outputs are Theta(alpha) before training.
         """
         layers, inner = self.run(self._checked(x))
         if self._passes is not None:
@@ -224,8 +226,9 @@ class Network(nn.Module):
         return self.read(layers[-1])
 
     def streams(self, x: Tensor) -> Streams:
-        """Run a forward pass and return its outputs with all hidden vectors, and after
-        ``backward()`` their gradients.
+        """Run a forward pass and return its outputs with all hidden vectors.
+
+        After ``backward()`` the result also has their gradients.
 
         Args:
             x: [batch, in_features]. Deferred weights record it as any forward pass; use training
@@ -238,8 +241,9 @@ class Network(nn.Module):
 
     @contextmanager
     def watched(self) -> Iterator[list[tuple[list[Tensor], list[Tensor]]]]:
-        """A context that lists (h_0 .. h_L) and (x_1 .. x_L) of its one forward pass; PyTorch keeps
-        their gradients.
+        """A context that lists (h_0 .. h_L) and (x_1 .. x_L) of its one forward pass.
+
+        PyTorch keeps their gradients.
         """
         self._passes = passes = list[tuple[list[Tensor], list[Tensor]]]()
         try:
@@ -249,14 +253,13 @@ class Network(nn.Module):
 
     @classmethod
     def settings_of(cls, rule: str) -> dict[str, Any]:
-        """The arguments of the constructor that follow from a rule, such as ``{"regime":
-        "feature"}``.
-        """
+        """Return the constructor's arguments that a rule decides, such as the regime."""
         return {"regime": rule_named(rule).regime}
 
     def reserve(self, samples: int) -> None:
-        """Reserve memory for a training of this many samples; only layers without stored weights
-        need it.
+        """Reserve memory for a training of this many samples.
+
+        Only layers without stored weights need it.
         """
         for layer in self.modules():
             if getattr(layer, "is_deferred", False):
@@ -266,19 +269,20 @@ class Network(nn.Module):
 
     @property
     def alpha(self) -> float:
-        """The output multiplier in ``f = alpha / sqrt(n) V h_L``: 1/sqrt(n), or 1 in the kernel
-        regime.
+        """The output multiplier in ``f = alpha / sqrt(n) V h_L``.
+
+        It is 1/sqrt(n), or 1 in the kernel regime.
         """
         return 1 / math.sqrt(self.width) if self.regime == "feature" else 1.0
 
     def param_groups(
         self, lr: float, rule: str | None = None, optimizer: str = "sgd"
     ) -> list[dict[str, Any]]:
-        """Parameters by role with their rates; for SGD ``lr n`` times the rule's depth factor
-        (kernel: no n).
+        """Group parameters by role, with their learning rates.
 
-        For Adam they are ``lr / sqrt(n)`` for hidden matrices, ``lr`` for U and V, times the depth
-        factor, each with its own epsilon: 1e-8 times how the entries of its gradient scale.
+        For SGD these are ``lr n`` times the rule's depth factor (kernel: no n). For Adam they are
+        ``lr / sqrt(n)`` for hidden matrices, ``lr`` for U and V, times the depth factor, each with
+        its own epsilon: 1e-8 times how the entries of its gradient scale.
 
         Args:
             lr: of the network of width 1 and depth 1, the paper's ``eta_c``: it does not depend on
@@ -293,7 +297,7 @@ class Network(nn.Module):
         """
         from nfd.scaling.optimizers import EPS
 
-        groups = []
+        groups = list[dict[str, Any]]()
         for base in self.base_groups(lr, rule, optimizer):
             group: dict[str, Any] = {
                 "params": [],
@@ -309,7 +313,10 @@ class Network(nn.Module):
     def base_groups(
         self, lr: float, rule: str | None = None, optimizer: str = "sgd"
     ) -> list[BaseGroup]:
-        """The parameters that are stepped alike, with settings of the base; as ``param_groups``."""
+        """Group the parameters that are stepped alike, with settings of the base.
+
+        Arguments and errors are as in ``param_groups``.
+        """
         from nfd.scaling.groups import BaseGroup
         from nfd.scaling.optimizers import Scale, check_optimizer, law_of
 
@@ -317,30 +324,37 @@ class Network(nn.Module):
         law = law_of(optimizer)
         if law.rest is not None:
             raise InputError(
-                f"optimizer={law.name!r} takes matrices alone. Use nfd.plan(net, "
+                f"optimizer={law.name!r} takes only matrices. Use nfd.plan(net, "
                 f"optimizer={law.name!r})."
             )
         rule = self.default_rule if rule is None else rule
-        base = 1 if self.regime == "feature" else None  # kernel: rates of the base at every width
-        rates = self.own_plan(rule, law.name, base, 1)
+        # in the kernel regime rates are the base's at every width
+        base_width = 1 if self.regime == "feature" else None
+        rates = self.own_plan(rule, law.name, base_width, 1)
         check_optimizer(law.name, rule=rule, weights=self.weights)
-        groups: dict[tuple[Any, ...], BaseGroup] = {}
-        for name, role in sorted(self.named_roles().items(), key=lambda pair: ROLES.index(pair[1])):
+        groups = dict[tuple[Any, ...], BaseGroup]()
+        roles = self.named_roles()
+        for name in sorted(roles, key=lambda name: ROLES.index(roles[name])):
+            role = roles[name]
+            rate = rates.rate(name)
             epsilon = Scale(rates.epsilon(name))
-            scale = partial(_scale_of, epsilon=epsilon)
-            key = (rates.rate(name), role, epsilon if law.epsilon else None)
-            new = BaseGroup([], [role], lr, rates.rate(name), law, scale, {}, {})
-            groups.setdefault(key, new).parameters.append(self.get_parameter(name))
+            key = (rate, role, epsilon if law.epsilon else None)
+            if key not in groups:
+                scale = partial(_scale_of, epsilon=epsilon)
+                groups[key] = BaseGroup([], [role], lr, rate, law, scale, {}, {})
+            groups[key].parameters.append(self.get_parameter(name))
         return list(groups.values())
 
     def own_plan(self, rule: str, optimizer: str, width: int | None, depth: int | None) -> Plan:
-        """Its plan from a base of this width and depth, its own where None: trained weights begin
-        as N(0, 1), behind constants of the forward pass that scale with width and depth.
+        """Return its plan from a base of this width and depth, its own where None.
+
+        Trained weights are initialised as N(0, 1), and multiplied in the forward pass by constants
+        that scale with width and depth.
 
         Raises:
             ValueError: when the rule is for another network.
         """
-        # a network alone needs no plan
+        # a network by itself needs no plan
         from nfd.scaling.entries import Entry, Ratios, Start, layout_of
         from nfd.scaling.model import tensors
         from nfd.scaling.plan import Plan
@@ -350,39 +364,47 @@ class Network(nn.Module):
         deeper = self.depth / (depth or self.depth)
         roles = self.named_roles()
         entries = dict[str, Entry]()
-        widths = {"input": 0.0, "readout": 0.5 if self.regime == "kernel" else 1.0}
         for name, t in tensors(self).items():
             role = roles.get(name, "vector")
-            multiplier = Power()
-            why = "fixed"
-            if name in roles:
-                depths = -self.branch_exponent if role == "outer" else 0.0
-                multiplier = Power(fan_in=-widths.get(role, 0.5), depth=depths)
-                why = type(self).__name__
-            grown = Ratios(1.0 if role == "input" else m, 1.0 if role == "readout" else m, deeper)
-            matrix = "out-in" if role in SPECTRAL and self.weights == "dense" else layout_of(t)
-            fan_in = math.prod(t.shape[1:])
+            is_trained = name in roles
+            ratios = Ratios(1.0 if role == "input" else m, 1.0 if role == "readout" else m, deeper)
             entries[name] = Entry(
-                t.shape, role, why, fan_in, grown, Start(1.0, None), multiplier, matrix
+                t.shape,
+                role,
+                type(self).__name__ if is_trained else "fixed",
+                math.prod(t.shape[1:]),
+                ratios,
+                Start(1.0, None),
+                self._multiplier(role) if is_trained else Power(),
+                "out-in" if role in SPECTRAL and self.weights == "dense" else layout_of(t),
             )
         return Plan(
             cast(Any, rule), optimizer, m, deeper, entries, tuple(self.block_names()), {}, ()
         )
 
+    def _multiplier(self, role: Role) -> Power:
+        """Return how the forward multiplier of weights with this role scales."""
+        widths = {"input": 0.0, "readout": 0.5 if self.regime == "kernel" else 1.0}
+        depth = -self.branch_exponent if role == "outer" else 0.0
+        return Power(fan_in=-widths.get(role, 0.5), depth=depth)
+
     def scale(self, role: Role) -> float:
-        """The forward multiplier of weights with this role."""
+        """Return the forward multiplier of weights with this role."""
         if role == "input":
             return 1 / math.sqrt(self.in_features)
-        return (self.alpha if role == "readout" else 1.0) / math.sqrt(self.width)
+        if role == "readout":
+            return self.alpha / math.sqrt(self.width)
+        return 1 / math.sqrt(self.width)
 
     def named_roles(self) -> dict[str, Role]:
-        """The role of every trainable parameter, by its name.
+        """Return the role of every trainable parameter, by its name.
 
         Raises:
             ValueError: naming those that a subclass added, for which there is no rate.
         """
         names = [name for name, p in self.named_parameters() if p.requires_grad]
-        if added := [name for name in names if name.partition(".")[0] not in _ROLES]:
+        added = [name for name in names if name.partition(".")[0] not in _ROLES]
+        if added:
             raise InputError(
                 f"{type(self).__name__} has trainable parameters without a role, and so without a "
                 f"rate: {', '.join(map(repr, added))}. Freeze them with requires_grad_(False), or "
@@ -391,7 +413,7 @@ class Network(nn.Module):
         return {name: _ROLES[name.partition(".")[0]] for name in names}
 
     def check_rule(self, rule: str) -> None:
-        """ValueError when a rule is made for another regime, residual multiplier or block."""
+        """Raise ValueError when a rule is for another regime, residual multiplier or block."""
         chosen = rule_named(rule)
         if chosen.regime == "kernel" and self.regime != "kernel":
             raise InputError(
@@ -409,32 +431,35 @@ class Network(nn.Module):
                 f"{self.branch_exponent:g}. Build it with branch_exponent={chosen.exponent:g} or "
                 "choose another rule."
             )
-        if chosen.boosts_inner and "inner" not in (own := set(self.named_roles().values())):
+        roles = set(self.named_roles().values())
+        if chosen.boosts_inner and "inner" not in roles:
             raise InputError(
-                f"Rule {rule!r} needs inner and outer roles; got {sorted(own)}. "
+                f"Rule {rule!r} needs inner and outer roles; got {sorted(roles)}. "
                 "Build the network with block='two-layer' or use rule='depth-mup'."
             )
 
     def block_names(self) -> list[str]:
-        """The names of the modules that write the residual stream, one per block; none without
-        one.
+        """Name the modules that write the residual stream, one per block.
+
+        A network without a stream has none.
         """
         return []
 
     # ---- for subclasses
 
     def run(self, x: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        """The hidden vectors (h_0 .. h_L) and, for two-layer blocks, (x_1 .. x_L), each [batch, n],
-        of x [batch, d].
+        """Compute the hidden vectors (h_0 .. h_L) of x [batch, d], each [batch, n].
+
+        The second list is (x_1 .. x_L) of two-layer blocks, or empty.
         """
         raise NotImplementedError
 
     def embed(self, x: Tensor) -> Tensor:
-        """``U x / sqrt(d)``."""
+        """Return ``U x / sqrt(d)``."""
         return nn.functional.linear(x, self.U) / math.sqrt(self.in_features)
 
     def read(self, h: Tensor) -> Tensor:
-        """``alpha / sqrt(n) V h``."""
+        """Return ``alpha / sqrt(n) V h``."""
         return nn.functional.linear(h, self.V) * (self.alpha / math.sqrt(self.width))
 
     def _add_layers(self) -> None:
@@ -448,23 +473,22 @@ class Network(nn.Module):
 
             make = DeferredLinear if self.weights == "deferred" else StructuredLinear
         options = self._factory | {"feedback": self.feedback}
-        options |= {} if self.resolution is None else {"resolution": self.resolution}
-        seeds: list[int | Increment] = [
-            derive(self.seed, "init", name, index) for index in range(self.depth)
-        ]
-        if self.coupled:
-            path = derive(self.seed, "init", name)
-            seeds = [
-                Increment(path, index, self.depth, self.coupled) for index in range(self.depth)
-            ]
-        return nn.ModuleList([make(self.width, self.width, seed=seed, **options) for seed in seeds])
+        if self.resolution is not None:
+            options["resolution"] = self.resolution
+        layers = nn.ModuleList()
+        for index in range(self.depth):
+            seed: int | Increment = derive(self.seed, "init", name, index)
+            if self.coupled:
+                path = derive(self.seed, "init", name)
+                seed = Increment(path, index, self.depth, self.coupled)
+            layers.append(make(self.width, self.width, seed=seed, **options))
+        return layers
 
     def _gaussian(self, name: str, *shape: int) -> Tensor:
         stream = generator(self.seed, "init", name)
         dtype = self._factory["dtype"]
-        return torch.randn(*shape, generator=stream, dtype=dtype, device="cpu").to(
-            self._factory["device"]
-        )
+        drawn = torch.randn(*shape, generator=stream, dtype=dtype, device="cpu")
+        return drawn.to(self._factory["device"])
 
     def _checked(self, x: Tensor) -> Tensor:
         if not isinstance(x, Tensor):
@@ -481,12 +505,14 @@ class Network(nn.Module):
 # ---- The residual networks of the paper (Eqs. 1, 6, 9) in one class
 
 
-_FURTHEST = 60.0  # |log| of a residual multiplier that float32 holds
+# |log| of a residual multiplier that float32 holds
+_FURTHEST = 60.0
 
 
 class ResNet(Network):
-    """A residual network of width n, depth L and horizon T with residual multiplier ``m = sqrt(T)
-    L**-a``.
+    """A residual network of width n, depth L and horizon T.
+
+    Its residual multiplier is ``m = sqrt(T) L**-a``.
 
     ==================  =============================================================  ==========
     pre, one-layer      ``h_l = h_{l-1} + m W_l phi(h_{l-1}) / sqrt(n)``               Eq. 1
@@ -496,8 +522,8 @@ class ResNet(Network):
                         ``h_l = h_{l-1} + m phi(W_l h_{l-1} / sqrt(n))``
     ==================  =============================================================  ==========
 
-    Otherwise ``h_0 = U x / sqrt(d)``; always ``f = alpha / sqrt(n) V h_L``. All weights start N(0,
-    1).
+    Otherwise ``h_0 = U x / sqrt(d)``; always ``f = alpha / sqrt(n) V h_L``. All weights are
+    initialised as N(0, 1).
 
     Args:
         in_features: d, the size of an input.
@@ -567,18 +593,19 @@ class ResNet(Network):
             raise InputError(
                 "order='post' is defined for block='one-layer' (Eq. 9); got block='two-layer'."
             )
-        self.coupled = int(
-            coupled if isinstance(coupled, bool) else check_count("coupled", coupled, maximum=MOST)
-        )
+        if isinstance(coupled, bool):
+            self.coupled = int(coupled)
+        else:
+            self.coupled = check_count("coupled", coupled, maximum=MOST)
         self.outer = self._layers("outer")
         self.inner = self._layers("inner") if self.block == "two-layer" else None
 
     @classmethod
     def settings_of(cls, rule: str) -> dict[str, Any]:
         exponent = rule_named(rule).exponent
-        return super().settings_of(rule) | {
-            "branch_exponent": 0.5 if exponent is None else exponent
-        }
+        if exponent is None:
+            exponent = 0.5
+        return super().settings_of(rule) | {"branch_exponent": exponent}
 
     @property
     def branch(self) -> float:
@@ -586,10 +613,11 @@ class ResNet(Network):
         return math.sqrt(self.horizon) * math.pow(self.depth, -self.branch_exponent)
 
     def scale(self, role: Role) -> float:
-        """The forward multiplier of weights with this role, up to the activation that follows."""
-        return super().scale(role) * (
-            self.branch if role == "outer" and self.order == "pre" else 1.0
-        )
+        """Return the multiplier of weights with this role, up to the activation that follows."""
+        multiplier = super().scale(role)
+        if role == "outer" and self.order == "pre":
+            return multiplier * self.branch
+        return multiplier
 
     def run(self, x: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         phi = self.activation.phi
@@ -602,7 +630,8 @@ class ResNet(Network):
         for index, W in enumerate(self.outer):
             h = layers[-1]
             if self.order == "post":
-                layers.append(torch.add(h, phi(W(h) / root), alpha=m))  # Eq. 9
+                # Eq. 9
+                layers.append(torch.add(h, phi(W(h) / root), alpha=m))
                 continue
             if self.inner is not None:
                 inner.append(self.inner[index](h) / root)
@@ -622,7 +651,7 @@ class MLP(Network):
 
     ``h_0 = U x / sqrt(d)``, ``h_l = W_l phi(h_{l-1}) / sqrt(n)``, ``f = alpha / sqrt(n) V h_L``.
 
-    Its rates are those of ``rule="mup"``: ``eta_c n`` everywhere. Arguments and errors as in
+    Its learning rates follow ``rule="mup"``: ``eta_c n`` everywhere. Arguments and errors as in
     ``nfd.ResNet``.
 
     Source: Fig. 4a, the vanilla network.

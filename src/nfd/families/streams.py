@@ -1,6 +1,4 @@
-"""The residual streams of one forward pass, as modules show them: what they are given, and what
-blocks make.
-"""
+"""The residual streams of one forward pass, from the inputs and outputs of modules."""
 
 from __future__ import annotations
 
@@ -21,15 +19,18 @@ from nfd.scaling.samples import outputs_of
 _GIVEN = 4
 # last digits by which what was added may differ from a multiple of what the block made
 _ROUNDED = 4
-_ROWS = 8  # vectors that two numbers of a channel must explain; so many chance does not fit
+# vectors that two numbers of a channel must explain; so many chance does not fit
+_ROWS = 8
 # of the stream before, at least: a model that only rescales the stream adds nothing to it
 _KEPT = 0.01
 
 
 class EndGradients(NamedTuple):
-    """RMS of dLoss/dh where a stream enters its first block and where it leaves the last, over
-    positions at which it is not zero, and at the first where it is: there the gradient of a norm is
-    1 over the root of its epsilon."""
+    """RMS of dLoss/dh where a stream enters its first block and where it leaves the last.
+
+    ``first`` and ``last`` are over positions at which the stream is not zero, ``at_zero`` is over
+    the others at the first end: there the gradient of a norm is 1 over the root of its epsilon.
+    """
 
     first: float
     last: float
@@ -38,8 +39,10 @@ class EndGradients(NamedTuple):
 
 @dataclass(frozen=True)
 class _Call:
-    """The latest call of a block: what it was given, and what the module called before it was, such
-    as its norm.
+    """The latest call of a block: its input and output.
+
+    ``given`` begins with the input; then come the inputs of modules called before, such as its
+    norm.
     """
 
     stack: str
@@ -52,13 +55,15 @@ class _Call:
 
 @dataclass
 class StreamEnds:
-    """The residual streams of one forward pass: where each enters the first block of its stack,
-    where it leaves the last, and around every block.
+    """The residual streams of one forward pass.
+
+    They are noted where each enters the first block of its stack, where it leaves the last, and
+    around every block.
 
     Some blocks return the stream. Others return a branch that the model adds, ``h = h + a *
-    block(h)``: the stream behind such a block is what a module takes next that differs from the
+    block(h)``: the stream after such a block is what a module takes next that differs from the
     stream before by a multiple of the branch. Where no module takes it, as with a mean over
-    positions behind the last block, a block is as the one before it in its stack; a first block
+    positions after the last block, a block is as the one before it in its stack; a first block
     then counts as one that returns the stream. A model may also mix the two by channel, ``h = b * h
     + a * block(h)``, as ``torch.lerp`` or a learned gain do.
 
@@ -73,7 +78,8 @@ class StreamEnds:
     before: dict[str, Tensor] = field(default_factory=dict)
     behind: dict[str, Tensor] = field(default_factory=dict)
     gains: dict[str, float | Tensor] = field(default_factory=dict)
-    _given: tuple[Tensor, ...] = ()  # to the latest modules outside of blocks, and blocks
+    # inputs of the latest modules outside of blocks, and of blocks
+    _given: tuple[Tensor, ...] = ()
     _call: _Call | None = None
     # by stack: to which of given, by what factor
     _added: dict[str, tuple[int, float]] = field(default_factory=dict)
@@ -87,9 +93,7 @@ class StreamEnds:
         end.append(h)
 
     def show(self, layers: list[Tensor], blocks: Sequence[str]) -> None:
-        """Note the one stream of a network that returns it: before its first block, and behind
-        each.
-        """
+        """Note the one stream of a network that returns it: before its first block, after each."""
         self.first[""] = layers[:1]
         self.last[""] = layers[-1:]
         hidden = [h.detach() for h in layers]
@@ -97,18 +101,17 @@ class StreamEnds:
         self.behind |= dict(zip(blocks, hidden[1:], strict=False))
 
     def meet(self, value: Any) -> None:
-        """Note what a block, or a module outside of blocks, is given: it may be the stream behind
-        the latest block.
+        """Note the input of a block, or of a module outside of blocks.
+
+        It may be the stream after the latest block.
         """
         with suppress(InputTypeError):
             h = outputs_of(value)
             call = self._call
             self._given = (h, *self._given[: _GIVEN - 1])
-            if (
-                call is None
-                or h.shape != call.made.shape
-                or any(h is given for given in call.given)
-            ):
+            if call is None or h.shape != call.made.shape:
+                return
+            if any(h is earlier for earlier in call.given):
                 return
             if torch.equal(h, call.made):
                 self._put(call, call.given[0], h, 1.0)
@@ -134,7 +137,7 @@ class StreamEnds:
     def leave(
         self, stack: str, block: str, given: Any, made: Any, *, is_first: bool, is_last: bool
     ) -> None:
-        """Note what a block was given, and what it made of it."""
+        """Note the input of a block, and its output."""
         with suppress(InputTypeError):
             own = outputs_of(given)
             others = [h for h in self._given if h is not own]
@@ -162,8 +165,9 @@ class StreamEnds:
             self._shares[call.stack] = share
 
     def gradients(self, stack: str = "") -> EndGradients | None:
-        """Gradients at the ends of a stack, after ``backward()``; None unless each was seen
-        once.
+        """Return gradients at the ends of a stack; None unless each was seen once.
+
+        They exist after ``backward()``.
         """
         first, last = (
             [h for h in end[stack] if h.grad is not None] for end in (self.first, self.last)
@@ -180,8 +184,9 @@ class StreamEnds:
 
 
 def _factor(before: Tensor, made: Tensor, behind: Tensor) -> float | None:
-    """By what factor a branch was added to a stream; None where this is not how the stream behind
-    came about.
+    """Find the factor by which a branch was added to a stream.
+
+    None where this is not how the stream after it came about.
     """
     if before.shape != made.shape or not all(h.is_floating_point() for h in (before, made, behind)):
         return None
@@ -198,11 +203,10 @@ def _factor(before: Tensor, made: Tensor, behind: Tensor) -> float | None:
 
 
 def _gain_of_channels(before: Tensor, made: Tensor, behind: Tensor) -> Tensor | None:
-    """Find a of ``behind = b * before + a * made``, with an a and a b for every channel; None where
-    this fails.
+    """Find a of ``behind = b * before + a * made``, with an a and a b for every channel.
 
     Returns:
-        A tensor that multiplies ``made``.
+        A tensor that multiplies ``made``; None where this fails.
     """
     if before.shape != made.shape or not all(h.is_floating_point() for h in (before, made, behind)):
         return None
@@ -219,9 +223,9 @@ def _gain_of_channels(before: Tensor, made: Tensor, behind: Tensor) -> Tensor | 
         .T
     )
     written = gain[:, None] * branch
-    left = h - keep[:, None] * z - written
+    residual = h - keep[:, None] * z - written
     rounded = torch.finfo(behind.dtype).eps * (z.norm() + h.norm() + written.norm())
-    if left.norm() > _ROUNDED * rounded or float(keep.min()) < _KEPT:
+    if residual.norm() > _ROUNDED * rounded or float(keep.min()) < _KEPT:
         return None
     shape = (-1, *[1] * (made.dim() - 1 - channels))
     of_channels: Tensor = gain.to(made.dtype).view(shape)
@@ -229,8 +233,7 @@ def _gain_of_channels(before: Tensor, made: Tensor, behind: Tensor) -> Tensor | 
 
 
 def _vectors_of(h: Tensor) -> tuple[Tensor, Tensor]:
-    """A stream and its gradient, features last: the channels of images are second."""
+    """Return a stream and its gradient with features last: the channels of images are second."""
     assert h.grad is not None
-    return h.detach().movedim(1 if h.dim() > 3 else -1, -1), h.grad.movedim(
-        1 if h.dim() > 3 else -1, -1
-    )
+    channels = 1 if h.dim() > 3 else -1
+    return h.detach().movedim(channels, -1), h.grad.movedim(channels, -1)

@@ -1,5 +1,6 @@
-"""Where the trials of a sweep are trained: in this process, in others, or on a Ray cluster. It
-changes no number.
+"""Where the trials of a sweep are trained: in this process, in others, or on a Ray cluster.
+
+It changes no number.
 """
 
 from __future__ import annotations
@@ -47,14 +48,16 @@ class Executor(AbstractContextManager["Executor"], ABC):
 
     @abstractmethod
     def run(self, tasks: Sequence[Task]) -> Outcomes:
-        """Do all tasks, also where some raise an error; closing the generator stops those at
-        work.
+        """Do all tasks, also where some raise an error.
+
+        Closing the generator stops those at work.
         """
 
 
 def executor_named(name: str, workers: int | None = None) -> Executor:
-    """The executor of a name; ``workers`` is the number of processes, by default one for each
-    core.
+    """Return the executor of a name.
+
+    ``workers`` is the number of processes, by default one for each core.
     """
     check_choice("executor", name, get_args(ExecutorName))
     if name == "processes":
@@ -75,8 +78,9 @@ class Inline(Executor):
 
 
 class Workers(Executor):
-    """Workers to which tasks go as pickles, and which can be lost: a task that lost its worker is
-    done once more.
+    """Workers to which tasks go as pickles, and which can be lost.
+
+    A task that lost its worker is done once more.
     """
 
     slots: int  # how many tasks may be with workers
@@ -183,8 +187,9 @@ class _Process:
 
 @contextmanager
 def _inheriting_nothing() -> Iterator[None]:
-    """A process starts deaf to Ctrl-C, and without the driver's script, which ``spawn`` would run
-    again.
+    """A context in which processes start deaf to Ctrl-C and without the driver's script.
+
+    ``spawn`` would run the script again.
     """
     # Windows has none
     main = sys.modules["__main__"]
@@ -222,8 +227,9 @@ def _serve(line: Connection) -> None:
 
 
 class Ray(Workers):
-    """Runs each task on one core and ``gpus`` GPUs (a fraction shares one) of the Ray at
-    ``address``, or of its own.
+    """An executor that runs each task on one core and ``gpus`` GPUs of Ray.
+
+    A fraction of a GPU shares one. It uses the Ray at ``address``, or starts its own.
     """
 
     def __init__(self, address: str | None = None, gpus: float = 0.0) -> None:
@@ -268,8 +274,9 @@ class Ray(Workers):
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Sends tensors without the rest of the storage that they are a view of: a batch without its
-    data set.
+    """A pickler that sends tensors without the rest of the storage that they view.
+
+    So a batch goes without its data set.
     """
 
     def reducer_override(self, obj: Any) -> Any:
@@ -302,8 +309,9 @@ def _answer(message: bytes) -> bytes:
 
 
 def _attempt(task: Task) -> tuple[Any, str | None]:
-    """Value and error of a task with one thread of PyTorch; what it raises, sys.exit included, is
-    the error.
+    """Return value and error of a task, with one thread of PyTorch.
+
+    What it raises, sys.exit included, is the error.
     """
     try:
         with machine.threads(1):

@@ -17,10 +17,10 @@ IGNORED = -100
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Mean over the batch of the cross-entropy of ``[..., b, C]`` logits and ``[b]`` class ids, in
-    nats.
+    """Return the mean cross-entropy over the batch, in nats.
 
-    Targets of ``IGNORED`` do not count. Without any other the mean is not-a-number.
+    Logits are ``[..., b, C]`` and class ids ``[b]``. Targets of ``IGNORED`` do not count. Without
+    any other the mean is not-a-number.
     """
     counts = targets != IGNORED
     ids = targets.where(counts, 0).expand(outputs.shape[:-1]).unsqueeze(-1)
@@ -34,11 +34,10 @@ MODELS_OWN = "the model's own"
 
 
 def loss_of(loss: str | Callable[[Any, Any], Tensor]) -> Callable[[Any, Any], Tensor]:
-    """The batch-mean loss of what a model returns, by name or as given; targets may have any
-    dimensions.
+    """Return the batch-mean loss of what a model returns, by name or as given.
 
-    ``"mse"`` is the mean of ``(f - y)**2 / 2`` over all of them, half of ``F.mse_loss``: dLoss/df
-    is f - y over their number.
+    Targets may have any dimensions. ``"mse"`` is the mean of ``(f - y)**2 / 2`` over all of them,
+    half of ``F.mse_loss``: dLoss/df is f - y over their number.
     """
     if callable(loss):
         return partial(_given, loss)
@@ -99,8 +98,9 @@ def _out_of_range(outputs: Tensor, y: Any) -> str:
 
 
 def own_loss(output: Any) -> Tensor:
-    """The loss that a model returned: ``output.loss``, ``output["loss"]``, or the one scalar in a
-    tuple.
+    """Return the loss that a model returned.
+
+    It is ``output.loss``, ``output["loss"]``, or the one scalar in a tuple.
 
     Raises:
         TypeError: where there is none.
@@ -120,8 +120,10 @@ def own_loss(output: Any) -> Tensor:
 
 
 def _only_output(out: Any) -> Tensor:
-    """The outputs; TypeError where a tuple, list or dict without ``logits`` holds two tensors that
-    could be them.
+    """Return the outputs of a model.
+
+    Raise TypeError where a tuple, list or dict without ``logits`` holds two tensors that could be
+    them.
     """
     first = outputs_of(out)
     if hasattr(out, "logits") or (isinstance(out, Mapping) and "logits" in out):
@@ -160,10 +162,9 @@ def _real(out: Tensor, y: Tensor) -> Tensor:
 
 
 def classes_last(output: Any, y: Tensor) -> Tensor:
-    """Logits as [..., C], for targets [...], of models that put the classes second, as images have
-    them.
+    """Return logits as [..., C], for targets [...].
 
-    ``output`` is what a model returns.
+    Models may put the classes second, as images have them. ``output`` is what a model returns.
     """
     out = outputs_of(output)
     if out.shape[:-1] == y.shape:

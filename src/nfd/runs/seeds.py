@@ -1,5 +1,6 @@
-"""The check of everything that is trained from several seeds: that these give different
-networks.
+"""The check that several seeds give different networks.
+
+Everything that is trained from several seeds has it.
 """
 
 from __future__ import annotations

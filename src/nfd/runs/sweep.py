@@ -64,19 +64,17 @@ class Sweep:
         self.out = out
         if isinstance(executor, str) or workers is not None:
             count = None if workers is None else check_count("workers", workers)
-            executor = executor_named(
-                executor if isinstance(executor, str) else "processes", workers=count
-            )
+            name = executor if isinstance(executor, str) else "processes"
+            executor = executor_named(name, workers=count)
         self.executor: Executor = Inline() if executor is None else executor
         self.device = None if device is None else str(check_device(device))
         self.progress = check_flag("progress", progress)
-        # Keys of the runs that were stored when it was opened, and of those of them that were asked
-        # for.
+        # Keys of the trials that were stored when it was opened, and which of them were asked for.
         self.held = set[str]()
         self.reused = set[str]()
-        # While none of them was asked for, what they have otherwise, such as "task" or "version".
+        # While none of them was asked for, settings they differ in, such as "task" or "version".
         self.differing = list[str]()
-        # By the name of a family, the runs that were held and not used, as they are of other code.
+        # By the name of a family, trials that were held and not used, as they are of other code.
         self._of_other_code = dict[str, _OtherCode]()
         self._open = 0
         self._store: Store | None = None
@@ -122,10 +120,10 @@ class Sweep:
 
     @undisturbed()
     def run(self, trials: Sequence[Trial], label: str = "sweep") -> list[Record]:
-        """Train the trials that are not yet stored, and return the records of all, in order,
-        without curves.
+        """Train the trials that are not yet stored, and return the records of all, in order.
 
-        Warns once of stored trials that have the same settings and other code: these are not used.
+        The records have no curves. Warns once of stored trials that have the same settings and
+        other code: these are not used.
         """
         keys = {trial.key for trial in trials}
         self.reused |= keys & self.held
@@ -142,7 +140,7 @@ class Sweep:
     def run_all(
         self, plans: Mapping[K, Sequence[Trial]], label: str = "sweep"
     ) -> dict[K, list[Record]]:
-        """As ``run``, for several lists of trials at once, so that all cores have work to the end.
+        """Run several lists of trials at once, so that all cores have work to the end.
 
         Raises:
             RuntimeError: if a trial could not be trained (one that diverges is trained). Errors of
@@ -153,15 +151,15 @@ class Sweep:
         return {name: [next(in_order) for _ in trials] for name, trials in plans.items()}
 
     def missing(self, trials: Iterable[Trial]) -> int:
-        """The number of these trials that are not yet stored."""
+        """Count the trials that are not yet stored."""
         return len({trial.key for trial in trials} - self.store.keys())
 
     def record(self, trial: Trial) -> Record:
-        """The record of a stored trial, with its curves."""
+        """Return the record of a stored trial, with its curves."""
         return replace(self.store.record(trial.key), curves={**self.store.curves(trial.key)})
 
     def curves(self, trial: Trial) -> dict[str, Tensor]:
-        """All curves of a trial, by name."""
+        """Return all curves of a trial, by name."""
         return self.store.curves(trial.key)
 
     @property
@@ -170,20 +168,18 @@ class Sweep:
         return bool(self._of_other_code)
 
     def notes(self, family: Family) -> list[str]:
-        """What to say of the trials of a family that were stored and not used, in sentences."""
+        """Say which trials of a family were stored and not used, in sentences."""
         other = self._of_other_code.get(family.name)
         return [] if other is None else [other.sentence(family.name, self.out)]
 
     def _compare(self, missing: Sequence[Trial]) -> None:
-        """Note what the stored trials have otherwise than these, and warn where that is their code
-        alone.
-        """
+        """Note in what stored trials differ from these, and warn where only the code differs."""
         held = [record.config for record in self.store.records() if record.key in self.held]
         if not self.reused:
-            experiment = missing[0].experiment.items()
-            self.differing = [
-                name for name, value in experiment if all(c.get(name) != value for c in held)
-            ]
+            self.differing = list[str]()
+            for name, value in missing[0].experiment.items():
+                if all(config.get(name) != value for config in held):
+                    self.differing.append(name)
         hashes = {_without_code(config): config.get(CODE, {}) for config in held}
         for trial in missing:
             stored = hashes.get(_without_code(trial.settings))
@@ -217,7 +213,7 @@ class Sweep:
 
 
 def as_sweep(sweep: Sweep | None) -> Sweep:
-    """The sweep that a verb was given, or one in memory."""
+    """Return the sweep that a verb was given, or make one in memory."""
     if sweep is None:
         return Sweep()
     if not isinstance(sweep, Sweep):
@@ -230,9 +226,7 @@ def as_sweep(sweep: Sweep | None) -> Sweep:
 
 @dataclass
 class _OtherCode:
-    """Stored trials of a family that have the settings of trials that were asked for, and other
-    code.
-    """
+    """Stored trials of a family that differ from those asked for only in code."""
 
     count: int = 0
     parts: set[str] = field(default_factory=set)
@@ -266,14 +260,15 @@ def _without_code(settings: Mapping[str, Any]) -> str:
 
 
 def failure(broken: Record) -> Exception:
-    """The error for a run that failed: of input where it was, otherwise what went wrong where it
-    was trained.
+    """Return the error for a trial that failed.
+
+    It is an error of input where the trial's was; otherwise it says what went wrong in training.
     """
     whole = broken.error or "no result"
     kind, _, words = whole.partition(": ")
     if broken.trace is None and kind in _OF_INPUT:
         return _OF_INPUT[kind](words)
-    # Of a mistake of ours the first line, as what follows stands beside its trace.
+    # Only the first line of a mistake of ours: the others stand beside its trace.
     first, *lines = whole.splitlines()
     reason = whole if broken.trace is None else first
     message = f"A run could not be trained, so the sweep ended: {reason.rstrip('.')}."

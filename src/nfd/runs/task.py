@@ -27,13 +27,14 @@ from nfd.scaling.samples import batch_size, check_sample, mapped, on_device, sha
 
 
 Schedule = Callable[..., Any]
-"""From the step to a factor, or from an optimizer to a scheduler. One that also takes ``steps``
-gets their number.
+"""From the step to a factor, or from an optimizer to a scheduler.
+
+One that also takes ``steps`` gets their number.
 """
 
 
 def factors_of(schedule: Schedule, steps: int, lr: float) -> tuple[float, ...]:
-    """What a schedule makes of the rate of the base, over that rate, at every step.
+    """Return the factors of a schedule on the base's learning rate, one per step.
 
     Every group of parameters follows in proportion, so that a rule holds at every step. A rate that
     a scheduler names itself, such as ``eta_min``, is one of the base.
@@ -49,7 +50,8 @@ def factors_of(schedule: Schedule, steps: int, lr: float) -> tuple[float, ...]:
     schedule = _fitted(schedule, steps)
     try:
         factor: Any = schedule(0)
-    except Exception:  # whatever a scheduler's constructor raises where an optimizer should be
+    # whatever a scheduler's constructor raises where an optimizer should be
+    except Exception:
         factor = None
     if isinstance(factor, int | float):
         return tuple(
@@ -59,43 +61,39 @@ def factors_of(schedule: Schedule, steps: int, lr: float) -> tuple[float, ...]:
 
 
 def _fitted(schedule: Schedule, steps: int) -> Schedule:
-    """The schedule of a run of so many steps, as a function of the step or the optimizer alone."""
+    """Return the schedule of so many steps, as a function of only the step or the optimizer."""
     fitted = partial(schedule, steps=steps) if knows_steps(schedule) else schedule
     check_takes("schedule", fitted, "step_or_optimizer")
     return fitted
 
 
 def knows_steps(schedule: Schedule) -> bool:
-    """Whether a schedule has an argument ``steps``, how many there are, so that it fits runs of any
-    length.
-    """
+    """Whether a schedule takes the number of steps, and so fits training runs of any length."""
     try:
         taken = inspect.signature(schedule).parameters
-    except (TypeError, ValueError):  # some that are written in C do not tell
+    # some that are written in C have no signature
+    except (TypeError, ValueError):
         return False
     return "steps" in taken and taken["steps"].default is inspect.Parameter.empty
 
 
 def _rates(schedule: Schedule, steps: int, lr: float) -> list[float]:
     optimizer = torch.optim.AdamW([torch.zeros(1, requires_grad=True)], lr, weight_decay=0.0)
-    others = _others(optimizer)
+    settings = _settings_but_rate(optimizer)
     scheduler = schedule(optimizer)
-    if not isinstance(scheduler, torch.optim.lr_scheduler.LRScheduler) or isinstance(
-        scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau
-    ):
+    is_scheduler = isinstance(scheduler, torch.optim.lr_scheduler.LRScheduler)
+    needs_losses = isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
+    if not is_scheduler or needs_losses:
         raise InputTypeError(
             "schedule must be a function from the step to a factor, or from an optimizer to a "
             "scheduler of torch.optim that needs no measurement; called with an optimizer it "
             f"returned {type(scheduler).__name__}."
         )
-    rates = []
+    rates = list[float]()
     for step in range(steps):
-        rates.append(
-            check_real(
-                f"rate of schedule at step {step}", optimizer.param_groups[0]["lr"], least=0.0
-            )
-        )
-        if _others(optimizer) != others:
+        rate = optimizer.param_groups[0]["lr"]
+        rates.append(check_real(f"rate of schedule at step {step}", rate, least=0.0))
+        if _settings_but_rate(optimizer) != settings:
             raise InputError(
                 "schedule must change rates alone; for OneCycleLR pass cycle_momentum=False."
             )
@@ -104,7 +102,7 @@ def _rates(schedule: Schedule, steps: int, lr: float) -> list[float]:
     return rates
 
 
-def _others(optimizer: torch.optim.Optimizer) -> list[Any]:
+def _settings_but_rate(optimizer: torch.optim.Optimizer) -> list[Any]:
     return [optimizer.param_groups[0][name] for name in ("betas", "weight_decay")]
 
 
@@ -133,7 +131,7 @@ class Task:
     Args:
         batches: (inputs, targets), one update for each in this order: a list or a loader, of
             tensors or arrays. Inputs are a tensor, a tuple of arguments or a dict of keyword
-            arguments. A batch that is a dict alone is passed to the model by keyword, and the model
+            arguments. A batch that is only a dict is passed to the model by keyword, and the model
             returns its loss.
         loss: ``"cross-entropy"`` (class ids, -100 for those that do not count; any leading
             dimensions); ``"mse"``, the mean of ``(f - y)**2 / 2`` over the batch and all outputs,
@@ -148,7 +146,7 @@ class Task:
         weight_decay: of the base; None: what ``make_optimizer`` sets, and 0 without it.
         adamw_lr: under Muon, the base's rate of the tensors that AdamW trains; the rate itself if
             None.
-        init_scale: factor on the initial weights of every matrix that begins at random.
+        init_scale: factor on the initial weights of every matrix that is drawn at random.
 
     Raises:
         ValueError, TypeError: naming the argument.
@@ -175,9 +173,9 @@ class Task:
             check_choice("loss", self.loss, LOSSES)
         judged = pairs_of(self.eval_batches, "eval_batches") if self.eval_batches != () else []
         pairs = pairs_of(self.batches)
-        loss = (
-            _with_targets(self.loss, [*pairs, *judged]) if isinstance(self.loss, str) else self.loss
-        )
+        loss = self.loss
+        if isinstance(loss, str):
+            loss = _with_targets(loss, [*pairs, *judged])
         if loss in (_DEFAULT, MODELS_OWN):
             check_labels("batches", pairs)
             check_labels("eval_batches", judged)
@@ -185,20 +183,23 @@ class Task:
             check_takes("make_optimizer", self.make_optimizer, "groups")
         if self.schedule is not None:
             _fitted(self.schedule, len(pairs))
-        checked = {
-            "weight_decay": self._checked_decay(),
-            "init_scale": check_real("init_scale", self.init_scale, above=0.0, below=MAX_RATE),
-        }
-        self.__dict__.update(batches=pairs, eval_batches=judged, loss=loss, **checked)
+        init_scale = check_real("init_scale", self.init_scale, above=0.0, below=MAX_RATE)
+        self.__dict__.update(
+            batches=pairs,
+            eval_batches=judged,
+            loss=loss,
+            weight_decay=self._checked_decay(),
+            init_scale=init_scale,
+        )
 
     def _checked_decay(self) -> float | None:
-        """The decay as it was given, None where ``make_optimizer`` decides."""
+        """Return the decay as it was given, None where ``make_optimizer`` decides."""
         if self.weight_decay is None:
             return None if self.make_optimizer is not None else 0.0
         return check_real("weight_decay", self.weight_decay, least=0.0, below=MAX_RATE)
 
     def having(self, **changes: Any) -> Self:
-        """The same with other values of some fields, which are not checked again."""
+        """Return the task with other values of some fields, which are not checked again."""
         other = object.__new__(type(self))
         other.__dict__.update({f.name: self.__dict__[f.name] for f in fields(self)} | changes)
         if "code" in self.__dict__ and not changes.keys() & {"loss", "make_optimizer"}:
@@ -212,23 +213,24 @@ class Task:
 
     @cached_property
     def targets(self) -> int:
-        """How many class ids that count a training is shown, or samples where targets are no class
-        ids.
-        """
+        """How many class ids that count a training is shown; samples without class ids."""
         return _targets(self.batches)
 
     @cached_property
     def rows(self) -> int:
-        """Rows that pass through a matrix in training: class ids that do not count are rows as
-        well.
+        """How many rows pass through a matrix in training.
+
+        Class ids that do not count are rows as well.
         """
-        return sum(
-            batch_size(x) if (ids := _ids(x, y)) is None else ids.numel() for x, y in self.batches
-        )
+        rows = 0
+        for x, y in self.batches:
+            ids = _ids(x, y)
+            rows += batch_size(x) if ids is None else ids.numel()
+        return rows
 
     @cached_property
     def eval_targets(self) -> int:
-        """The same of the batches that a trained network is judged by."""
+        """How many class ids, or samples, a trained network is judged by."""
         return _targets(self.eval_batches)
 
     @property
@@ -240,10 +242,9 @@ class Task:
     def about(self) -> str:
         """How its batches are read, in words: the first stands for all."""
         shape = list(tensors_in(self.sample)[0].shape)
-        return (
-            f"{self.steps} step{'s'[: self.steps != 1]} of {shape[0]} sample{'s'[: shape[0] != 1]} "
-            f"{shape}"
-        )
+        steps = "1 step" if self.steps == 1 else f"{self.steps} steps"
+        samples = "1 sample" if shape[0] == 1 else f"{shape[0]} samples"
+        return f"{steps} of {samples} {shape}"
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -253,10 +254,9 @@ class Task:
     @cached_property
     def copies(self) -> bool:
         """Whether the targets of the library's cross-entropy are the inputs themselves."""
-        return self.loss == _DEFAULT and all(
-            any(isinstance(y, Tensor) and torch.equal(x, y) for x in tensors_in(inputs))
-            for inputs, y in self.batches
-        )
+        if self.loss != _DEFAULT:
+            return False
+        return all(_is_copied(inputs, targets) for inputs, targets in self.batches)
 
     @property
     def sample(self) -> Any:
@@ -274,15 +274,15 @@ class Task:
         return loss_of(self.loss)
 
     def factors(self, lr: float) -> tuple[float, ...] | None:
-        """The schedule as factors on the rates, one per step; None where there is none."""
+        """Return the schedule as factors on the rates, one per step; None where there is none."""
         return None if self.schedule is None else factors_of(self.schedule, self.steps, lr)
 
     def first(self, steps: int) -> Self:
-        """The same with its first batches alone."""
+        """Return the task with only its first batches."""
         return self.having(batches=self.batches[:steps])
 
     def in_batches(self, size: int) -> Self:
-        """The same samples in the same order, in batches of another size.
+        """Return the task with its samples in the same order, in batches of another size.
 
         Raises:
             ValueError: where the size does not divide the samples, a tensor has no row for every
@@ -294,7 +294,7 @@ class Task:
         return self.having(batches=batches)
 
     def on(self, device: torch.device) -> Self:
-        """The same with its tensors on a device."""
+        """Return the task with its tensors on a device."""
         return self.having(
             batches=on_device(self.batches, device),
             eval_batches=on_device(self.eval_batches, device),
@@ -306,16 +306,15 @@ class Task:
 
         A loss and an optimizer of the user's are named by ``code``.
         """
-        own: dict[str, Any] = {
+        return {
+            "task": self.fingerprint,
+            "make_optimizer": self.make_optimizer is not None,
             "weight_decay": self.weight_decay,
             "adamw_lr": self.adamw_lr,
             "steps": self.steps,
-        }
-        own |= {
             "init_scale": self.init_scale,
             "loss": self.loss if isinstance(self.loss, str) else "custom",
         }
-        return {"task": self.fingerprint, "make_optimizer": self.make_optimizer is not None, **own}
 
     @cached_property
     def code(self) -> Mapping[str, str]:
@@ -323,15 +322,11 @@ class Task:
 
         A schedule is known by its factors at every step.
         """
-        functions = {
-            "loss": None if isinstance(self.loss, str) else self.loss,
-            "make_optimizer": self.make_optimizer,
-        }
-        hashes = {
-            name: fingerprint(function)
-            for name, function in functions.items()
-            if function is not None
-        }
+        hashes = dict[str, str | None]()
+        if not isinstance(self.loss, str):
+            hashes["loss"] = fingerprint(self.loss)
+        if self.make_optimizer is not None:
+            hashes["make_optimizer"] = fingerprint(self.make_optimizer)
         return {name: digest for name, digest in hashes.items() if digest is not None}
 
     @cached_property
@@ -342,9 +337,7 @@ class Task:
         return digest.hexdigest()
 
     def blaming(self, width: int, depth: int) -> AbstractContextManager[None]:
-        """An error of a model of this size that is trained within says which model it was, and the
-        first batch.
-        """
+        """A context whose errors name the model of this size, and the shapes of the first batch."""
         x, y = (shape_of(part) for part in self.batches[0])
         what = (
             f"make_model({width}, {depth}) could not be trained on batches[0], inputs {x} and "
@@ -354,7 +347,7 @@ class Task:
 
 
 def as_task(task: Task | Iterable[Batch]) -> Task:
-    """The task that a verb was given, or that of plain batches."""
+    """Return the task that a verb was given, or make one of plain batches."""
     if not isinstance(task, Task):
         return Task(cast("Sequence[Pair]", task))
     # Code can change under a name, as in ``as_family``; while the verb runs it stays.
@@ -364,7 +357,7 @@ def as_task(task: Task | Iterable[Batch]) -> Task:
 
 
 def check_labels(argument: str, pairs: Sequence[Pair]) -> None:
-    """ValueError for a batch of which no class id counts, so that its mean loss is not-a-number.
+    """Raise ValueError for a batch of which no class id counts: its mean loss is not a number.
 
     ``argument`` is what messages call the batches.
     """
@@ -379,7 +372,7 @@ def check_labels(argument: str, pairs: Sequence[Pair]) -> None:
 
 
 def _with_targets(loss: str, pairs: Sequence[Pair]) -> str:
-    """The name of the loss, that of the model itself where no batch has targets."""
+    """Return the name of the loss: the model's own where no batch has targets."""
     without = sum(y is None for _, y in pairs)
     if without and (without < len(pairs) or loss != _DEFAULT):
         raise InputError(
@@ -392,16 +385,23 @@ def _with_targets(loss: str, pairs: Sequence[Pair]) -> str:
 
 
 def _targets(pairs: Sequence[Pair]) -> int:
-    """Class ids of batches that count, or their samples where targets are none."""
-    ids = [_ids(*pair) for pair in pairs]
-    counted = [int((own != IGNORED).sum()) for own in ids if own is not None]
-    return sum(counted) + sum(
-        batch_size(x) for (x, _), own in zip(pairs, ids, strict=True) if own is None
-    )
+    """Count the class ids of batches that count, or samples where targets are not class ids."""
+    count = 0
+    for inputs, targets in pairs:
+        ids = _ids(inputs, targets)
+        count += batch_size(inputs) if ids is None else int((ids != IGNORED).sum())
+    return count
+
+
+def _is_copied(inputs: Any, targets: Any) -> bool:
+    """Whether targets equal one of the inputs."""
+    if not isinstance(targets, Tensor):
+        return False
+    return any(torch.equal(x, targets) for x in tensors_in(inputs))
 
 
 def _ids(inputs: Any, targets: Any) -> Tensor | None:
-    """The class ids of a batch, without targets those of ``labels``; None where there are none."""
+    """Return the class ids of a batch, from ``labels`` without targets; None without any."""
     if targets is None and isinstance(inputs, Mapping):
         targets = inputs.get("labels")
     return targets if isinstance(targets, Tensor) and not targets.is_floating_point() else None
@@ -436,7 +436,7 @@ BATCHES = "(inputs, targets) or dicts of keyword arguments, one per step"
 
 
 def pairs_of(batches: Iterable[Any], argument: str = "batches") -> list[tuple[Any, Any]]:
-    """Batches (inputs, targets) as a list, arrays of NumPy as tensors.
+    """List batches (inputs, targets), with arrays of NumPy as tensors.
 
     A batch that is a mapping holds the inputs by keyword, and its targets are None. ``argument`` is
     what messages call the batches.
@@ -484,7 +484,7 @@ def _as_tensor(part: Any) -> Any:
 
 
 def cut(pairs: Sequence[tuple[Any, Any]], size: int) -> list[tuple[Any, Any]]:
-    """The samples of some batches in the same order, in batches of another size.
+    """Cut the samples of some batches, in the same order, into batches of another size.
 
     Raises:
         ValueError: where the size does not divide the samples, or a tensor has no row for every

@@ -1,5 +1,6 @@
-"""``Trial``: one network of a family, trained on a task by the one loop, a row per step. It is the
-only kind of run.
+"""``Trial``: one network of a family, trained on a task by the one loop, a row per step.
+
+No training run of the library is of another kind.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ Around = Callable[[int], AbstractContextManager[object]]
 
 
 def optimizer_of(task: Task, member: Member, lr: float) -> torch.optim.Optimizer:
-    """The optimizer of a network: the one of its plan, or what the task's ``make_optimizer`` makes.
+    """Make the optimizer of a network: its plan's, or what the task's ``make_optimizer`` makes.
 
     What ``make_optimizer`` sets, and the task does not, is of the base, and is scaled by the plan.
 
@@ -87,9 +88,7 @@ def optimizer_of(task: Task, member: Member, lr: float) -> torch.optim.Optimizer
 
 @contextmanager
 def judging(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """Give the network the weights that are judged, where an optimizer trains others (schedule-free
-    ones).
-    """
+    """Give the network the weights to be judged, where a schedule-free optimizer trains others."""
     switches: Any = optimizer
     has_modes = callable(getattr(optimizer, "train", None)) and callable(
         getattr(optimizer, "eval", None)
@@ -105,7 +104,7 @@ def judging(optimizer: torch.optim.Optimizer) -> Iterator[None]:
 
 @torch.no_grad()
 def judged(member: Member, task: Task) -> tuple[float, float]:
-    """Mean loss and accuracy on the evaluation batches, on the last training batch without them.
+    """Measure mean loss and accuracy on the evaluation batches, or on the last training batch.
 
     The accuracy is not a number where there is none.
     """
@@ -118,15 +117,16 @@ def judged(member: Member, task: Task) -> tuple[float, float]:
             losses.append(float(task.value(outputs, y)))
             if task.loss == "cross-entropy" and task.eval_batches:
                 right.append((classes_last(outputs, y).argmax(-1) == y).flatten())
-    return math.fsum(losses) / len(pairs), float(
-        torch.cat(right).float().mean()
-    ) if right else math.nan
+    accuracy = float(torch.cat(right).float().mean()) if right else math.nan
+    return math.fsum(losses) / len(pairs), accuracy
 
 
 @dataclass(frozen=True)
 class Step:
-    """What one step saw before its update: the outputs ``[b, C]`` and the batch-mean loss, a number
-    or not one; and the optimizer that made the update."""
+    """What one step saw before its update, and the optimizer that made the update.
+
+    These are the outputs ``[b, C]`` and the batch-mean loss, which may not be a number.
+    """
 
     step: int
     losses: Tensor
@@ -149,10 +149,9 @@ def train(
     rates: Sequence[float] | None = None,
     around: Around | None = None,
 ) -> Iterator[Step]:
-    """Train on one batch after the other, and yield a ``Step`` after every update. A divergence
-    ends the training.
+    """Train on one batch after the other, and yield a ``Step`` after every update.
 
-    The caller's code runs between two updates.
+    A divergence ends the training. The caller's code runs between two updates.
 
     Args:
         net: a module, or any function, from the inputs of a batch to outputs.
@@ -188,8 +187,10 @@ def train(
 # ---- The trial, and what is seen of it
 
 
-NUMERICS = 3  # counts changes of what a trial computes beyond rounding
-CODE = "code"  # the setting of a trial that holds hashes of the user's code
+# counts changes of what a trial computes beyond rounding
+NUMERICS = 3
+# the setting of a trial that holds hashes of the user's code
+CODE = "code"
 
 Curves = dict[str, Any]
 
@@ -210,11 +211,10 @@ class Observation:
 
 
 class Observer(ABC):
-    """What is measured of a trial on the way: a frozen dataclass whose fields are plain data or
-    tensors.
+    """What is measured of a trial on the way.
 
-    Its name and ``settings`` are part of the trial's key. Numbers that it returns stand in the
-    trial's record.
+    It is a frozen dataclass whose fields are plain data or tensors. Its name and ``settings`` are
+    part of the trial's key. Numbers that it returns stand in the trial's record.
     """
 
     @property
@@ -233,8 +233,8 @@ class Trial:
 
     Its record holds ``first_loss``, ``highest_loss``, ``train_loss`` (the mean over the last tenth
     of the steps), where the task has ``eval_batches`` also ``test_loss``, and under cross-entropy
-    ``test_accuracy``; and the curve ``loss``, before each update. A trial that stops early is a run
-    of its own: no evaluation batch judges it.
+    ``test_accuracy``; and the curve ``loss``, before each update. A trial that stops early is
+    another trial: no evaluation batch judges it.
 
     Args:
         family, task: what is trained, and on what.
@@ -272,29 +272,32 @@ class Trial:
     @cached_property
     def settings(self) -> dict[str, Any]:
         """What decides its numbers, as plain data."""
-        own = {
-            name: getattr(self, name)
-            for name in ("width", "depth", "seed", "lr", "stop", "weights", "resolution")
-        }
         schedule = self.factors and hashed({"factors": list(self.factors)})
-        seen = [[type(observer).__name__, dict(observer.settings)] for observer in self.observe]
+        observers = [
+            [type(observer).__name__, dict(observer.settings)] for observer in self.observe
+        ]
         return {
             **self.experiment,
-            **own,
+            "width": self.width,
+            "depth": self.depth,
+            "seed": self.seed,
+            "lr": self.lr,
+            "stop": self.stop,
+            "weights": self.weights,
+            "resolution": self.resolution,
             "every": self.every,
             "schedule": schedule,
-            "observe": seen,
+            "observe": observers,
         }
 
     @cached_property
     def experiment(self) -> dict[str, Any]:
-        """What it shares with the trials of other sizes, seeds and rates, and the version of our
-        numerics.
-        """
-        named = {**self.family.identity, **self.task.identity, "numerics": NUMERICS}
-        # Trials that run no code of the user's keep the keys that they have in stores of earlier
-        # versions.
-        return {**named, CODE: self.code} if self.code else named
+        """What trials of other sizes, seeds and rates share, and the version of our numerics."""
+        experiment = {**self.family.identity, **self.task.identity, "numerics": NUMERICS}
+        # Trials that run no code of the user's keep the keys that they have in older stores.
+        if self.code:
+            experiment[CODE] = self.code
+        return experiment
 
     @cached_property
     def code(self) -> dict[str, str]:
@@ -314,19 +317,17 @@ class Trial:
 
     @property
     def steps(self) -> int:
-        """How many it is trained for."""
+        """How many steps it is trained for."""
         return self.stop or self.task.steps
 
     @property
     def cost(self) -> float:
-        """Counted work, for the progress of a sweep: that of its hidden matrices, were each
-        square.
-        """
+        """Counted work for the progress of a sweep, as if all hidden matrices were square."""
         rows = self.task.targets * self.steps / self.task.steps + self.task.eval_targets / 3
         return rows * self.depth * self.width * (self.width if self.weights == "dense" else rows)
 
     def build(self, place: torch.device | str = "cpu") -> Member:
-        """Its network, to be trained."""
+        """Build its network, to be trained."""
         member = self.family.member(
             self.width, self.depth, self.seed, self.weights, place, self.resolution
         )
@@ -336,19 +337,19 @@ class Trial:
         return member
 
     def failed(self, error: str, trace: str | None = None) -> Record:
-        """The record of a trial that could not be trained; ``trace`` where that is a mistake of
-        ours.
-        """
+        """Make the record of a trial that could not be trained; ``trace`` of our mistakes."""
         return Record(self.key, "failed", self.settings, {}, error=error, trace=trace)
 
     def train(self, device: str | None = None) -> Record:
-        """Train it, by default where its batches lie. If it cannot be trained, its record has the
-        error.
+        """Train it, by default where its batches lie.
+
+        If it cannot be trained, its record has the error.
         """
         try:
             with self.task.blaming(self.width, self.depth):
                 return self._trained(self.task.device if device is None else torch.device(device))
-        except Exception as error:  # of the input or ours: as the record says
+        # a mistake of the input or ours, as the record says
+        except Exception as error:
             return self.failed(described(error) + place_of(error), trace_of(error))
 
     def _trained(self, place: torch.device) -> Record:
@@ -419,7 +420,7 @@ class Trial:
 
 @torch.no_grad()
 def _scale_(member: Member, factor: float) -> None:
-    """Scale the initial weights of every matrix that begins at random."""
+    """Scale the initial weights of every matrix that is drawn at random."""
     entries = member.plan.entries
     for name, tensor in tensors(member.module).items():
         if name in entries and not (tensor.is_vector or entries[name].start.kept):
@@ -427,8 +428,9 @@ def _scale_(member: Member, factor: float) -> None:
 
 
 def _metrics(losses: Tensor, last: Sequence[float], is_judged: bool) -> dict[str, float]:
-    """First and highest loss, the mean over the last tenth of the steps, and what judged the
-    trained network.
+    """Compute first, highest and last loss, and what judged the trained network.
+
+    The last is the mean over the last tenth of the steps.
 
     Args:
         losses: ``[steps]``, before each update. last: loss and accuracy after the last step; not a
@@ -441,7 +443,8 @@ def _metrics(losses: Tensor, last: Sequence[float], is_judged: bool) -> dict[str
     bad = (~losses.isfinite()).nonzero()
     (loss, accuracy) = last
     metrics = {"first_loss": float(losses[0])}
-    if diverged := bool(len(bad)) or not math.isfinite(loss):
+    diverged = len(bad) > 0 or not math.isfinite(loss)
+    if diverged:
         end = float(bad[0]) if len(bad) else float(len(losses))
         metrics |= {"highest_loss": math.inf, "train_loss": math.inf, "diverged_at": end}
     else:
@@ -455,7 +458,7 @@ def _metrics(losses: Tensor, last: Sequence[float], is_judged: bool) -> dict[str
 
 
 def hashed(content: Mapping[str, Any]) -> str:
-    """A name for plain data."""
+    """Return a name for plain data."""
     return blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=10).hexdigest()
 
 

@@ -1,5 +1,6 @@
-"""A model as it is written: the names and axes of its tensors, its residual blocks, and what no
-plan takes.
+"""A model as it is written: names and axes of its tensors, its residual blocks.
+
+Also what no plan takes, and the module that multiplies the output of another.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -23,39 +24,38 @@ from nfd.core.checks import check_real
 from nfd.core.errors import InputError, InputTypeError
 from nfd.core.words import quoted
 
-# ---- Dotted names of modules and tensors: patterns, what those of several blocks share, and lists
-# of them
+# ---- Dotted names of modules and tensors
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Whether a dotted name fits a pattern: ``*`` for any one part, a first or last ``**`` for one
-    or more.
+    """Whether a dotted name fits a pattern.
+
+    ``*`` stands for any one part, a first or last ``**`` for one or more parts.
     """
     parts = name.split(".")
     wanted = pattern.split(".")
     if "**" in (wanted[0], wanted[-1]) and len(parts) < len(wanted):
         return False
     if wanted[-1] == "**":
-        parts = parts[: len(wanted) - 1]
         wanted = wanted[:-1]
+        parts = parts[: len(wanted)]
     elif wanted[0] == "**":
-        parts = parts[len(parts) - len(wanted) + 1 :]
         wanted = wanted[1:]
-    return len(parts) == len(wanted) and all(
-        fnmatchcase(p, w) for p, w in zip(parts, wanted, strict=True)
-    )
+        parts = parts[len(parts) - len(wanted) :]
+    if len(parts) != len(wanted):
+        return False
+    return all(map(fnmatchcase, parts, wanted))
 
 
 def numberless(name: str) -> str:
-    """A name with ``*`` for every number: the same for what corresponds in several blocks or
-    experts.
-    """
+    """Replace every number in a name by ``*``, so that all blocks or experts share it."""
     return re.sub(r"(?<![^.])[0-9]+(?![^.])", "*", name)
 
 
 # ---- Modules by name.
 
-_WRAPPED = {  # classes that put another name between a model and its parameters
+# classes that put another name between a model and its parameters
+_WRAPPED = {
     "OptimizedModule": "_orig_mod",
     "DistributedDataParallel": "module",
     "DataParallel": "module",
@@ -67,42 +67,44 @@ _WRAPPED = {  # classes that put another name between a model and its parameters
 
 
 def modules(model: nn.Module) -> dict[str, nn.Module]:
-    """Every module by canonical name: without what DDP, FSDP, ``torch.compile`` and ``nfd.Scaled``
-    put into it.
+    """List every module by canonical name.
 
-    Where one of these stands around a module, the name is the inner module's. Shared modules have
-    several names.
+    It is without what DDP, FSDP, ``torch.compile`` and ``nfd.Scaled`` put into it. Where one of
+    these stands around a module, the name is the inner module's. Shared modules have several names.
     """
     named = dict[str, nn.Module]()
     ahead = [("", model)]
     while ahead:
         name, module = ahead.pop()
-        inner = next((_WRAPPED[kind] for kind in _kinds(type(module)) if kind in _WRAPPED), None)
-        if inner is not None and inner in module._modules:
-            ahead.append((name, getattr(module, inner)))
+        wrapper = next((kind for kind in _kinds(type(module)) if kind in _WRAPPED), None)
+        if wrapper is not None and _WRAPPED[wrapper] in module._modules:
+            ahead.append((name, getattr(module, _WRAPPED[wrapper])))
             continue
         named[name] = module
-        children = [
-            (f"{name}.{key}" if name else key, m)
-            for key, m in module._modules.items()
-            if m is not None
-        ]
+        children = list[tuple[str, nn.Module]]()
+        for key, child in module._modules.items():
+            if child is not None:
+                children.append((_joined(name, key), child))
         ahead += reversed(children)
     return named
 
 
+def _joined(place: str, key: str) -> str:
+    """Name what a module holds; the model itself has an empty name."""
+    return f"{place}.{key}" if place else key
+
+
 def unwrapped(name: str) -> str:
-    """The name of a tensor without the parts that wrappers put into it; a module of the user's may
-    be one of them.
-    """
-    return ".".join(
-        part for part in name.split(".") if part == "linear" or part not in _WRAPPED.values()
-    )
+    """Strip the parts that wrappers put into the name of a tensor."""
+    # a module of the user's is often called linear
+    inserted = {part for part in _WRAPPED.values() if part != "linear"}
+    return ".".join(part for part in name.split(".") if part not in inserted)
 
 
 # ---- Tensors: their names, owners, and which dimensions are fan-in and fan-out.
 
-_ROUNDING = 1.01  # of bounds, in 16 bits
+# of bounds, in 16 bits
+_ROUNDING = 1.01
 _TABLES = (nn.Embedding, nn.EmbeddingBag)
 
 
@@ -110,8 +112,10 @@ _TABLES = (nn.Embedding, nn.EmbeddingBag)
 class TensorInfo:
     """One parameter: canonical name, owner, and the dimensions that count its inputs and outputs.
 
-    ``ins`` and ``outs`` are None where the module does not tell. ``names``: every name, of a shared
-    parameter; ``readers``: those that are not of an embedding.
+    Attributes:
+        names: all of them; several where the parameter is shared.
+        readers: the names whose owner is not an embedding.
+        ins, outs: the dimensions; None where the module does not show them.
     """
 
     name: str
@@ -129,34 +133,36 @@ class TensorInfo:
 
     @property
     def is_vector(self) -> bool:
-        """Whether it is a bias, a gain, or anything with one dimension or none that no output sums
-        over.
-        """
+        """Whether it is a bias or a gain: at most one dimension, over which no output sums."""
         return self.parameter.dim() < 2 and not self.ins
 
     @property
     def is_bias_of_pytorch(self) -> bool:
-        """Whether it is a bias of a layer of PyTorch, within the bounds between which such layers
-        draw it.
-        """
-        weight = self.owner._parameters.get("weight")
-        if isinstance(self.owner, nn.RNNBase | nn.RNNCellBase):
-            inputs = self.owner.hidden_size
-        elif weight is not None and isinstance(self.owner, nn.Linear | _ConvNd | nn.Bilinear):
-            inputs = (
-                weight.shape[1]
-                if isinstance(self.owner, nn.Bilinear)
-                else math.prod(weight.shape[1:])
-            )
-        else:
+        """Whether it is a bias of a layer of PyTorch, within the bounds from which it is drawn."""
+        inputs = self._inputs_of_bias()
+        if inputs is None or not self.name.rpartition(".")[2].startswith("bias"):
             return False
         values = self.parameter.detach()
-        named = self.name.rpartition(".")[2].startswith("bias")
-        return named and (values.is_meta or bool((values.abs() <= _ROUNDING * inputs**-0.5).all()))
+        return values.is_meta or bool((values.abs() <= _ROUNDING * inputs**-0.5).all())
+
+    def _inputs_of_bias(self) -> int | None:
+        """Count the inputs from which PyTorch takes the bounds of its owner's biases."""
+        weight = self.owner._parameters.get("weight")
+        if isinstance(self.owner, nn.RNNBase | nn.RNNCellBase):
+            return self.owner.hidden_size
+        if weight is None:
+            return None
+        if isinstance(self.owner, nn.Bilinear):
+            return weight.shape[1]
+        if isinstance(self.owner, nn.Linear | _ConvNd):
+            return math.prod(weight.shape[1:])
+        return None
 
     def drawn(self, start: Tensor | None = None) -> Tensor:
-        """Its entries that begin at random, as they are now or in its start: all but the row of
-        padding of an embedding."""
+        """Return the entries that are random: all but an embedding's row of padding.
+
+        They are taken from the initial tensor ``start``, or from the parameter as it is now.
+        """
         values = self.parameter.detach() if start is None else start
         row = self.padding
         return values if row is None else torch.cat([values[:row], values[row + 1 :]])
@@ -168,41 +174,59 @@ class TensorInfo:
         return row % self.shape[0] if isinstance(row, int) and len(self.shape) == 2 else None
 
     def fan_in(self) -> int | None:
-        """How many inputs each of its outputs adds up; None where unknown."""
+        """Count the inputs that each of its outputs adds up; None where unknown."""
         return None if self.ins is None else math.prod(self.shape[k] for k in self.ins)
 
 
+class _Holder(NamedTuple):
+    """A module that holds a parameter, and the parameter's name there."""
+
+    name: str
+    module: nn.Module
+
+    @property
+    def is_table(self) -> bool:
+        return isinstance(self.module, _TABLES)
+
+
 def tensors(model: nn.Module) -> dict[str, TensorInfo]:
-    """Every parameter by canonical name, shared ones once: under their first name, as what an
-    embedding among their owners makes of them."""
-    places: dict[int, list[tuple[str, nn.Module, nn.Parameter]]] = {}
-    for prefix, module in modules(model).items():
-        # named_parameters() has a shared one under its first name alone
+    """List every parameter by canonical name, shared ones once.
+
+    A shared parameter has its first name, and the axes of an embedding if one holds it.
+    """
+    holders = dict[nn.Parameter, list[_Holder]]()
+    for place, module in modules(model).items():
+        # named_parameters() has a shared one only under its first name
         for key, p in module._parameters.items():
             if p is not None:
-                places.setdefault(id(p), []).append(
-                    (f"{prefix}.{key}" if prefix else key, module, p)
-                )
-    named = {}
-    for own in places.values():
-        names = tuple(dict.fromkeys(name for name, _, _ in own))
-        chosen, owner, p = next((place for place in own if isinstance(place[1], _TABLES)), own[0])
-        ins, outs = _axes(owner, chosen.rpartition(".")[2], p)
-        readers = tuple(name for name, module, _ in own if not isinstance(module, _TABLES))
-        named[names[0]] = TensorInfo(names[0], p, owner, names, readers, ins, outs)
-    return named
+                holders.setdefault(p, []).append(_Holder(_joined(place, key), module))
+    return {of_one[0].name: _tensor_info(p, of_one) for p, of_one in holders.items()}
+
+
+def _tensor_info(p: nn.Parameter, holders: Sequence[_Holder]) -> TensorInfo:
+    owner = next((holder for holder in holders if holder.is_table), holders[0])
+    ins, outs = _axes(owner.module, owner.name.rpartition(".")[2], p)
+    return TensorInfo(
+        name=holders[0].name,
+        parameter=p,
+        owner=owner.module,
+        names=tuple(dict.fromkeys(holder.name for holder in holders)),
+        readers=tuple(holder.name for holder in holders if not holder.is_table),
+        ins=ins,
+        outs=outs,
+    )
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """The numbers of a tensor; of one that is sharded by FSDP2 all of them, on each of the
-    processes, which must all ask."""
+    """Return all the numbers of a tensor, also of one that FSDP2 shards.
+
+    All processes must ask for it at once; each gets the whole.
+    """
     return cast(Tensor, tensor.full_tensor()) if hasattr(tensor, "full_tensor") else tensor
 
 
 def give_back(model: nn.Module) -> None:
-    """Modules that FSDP2 shards forget what they gathered for a pass, which the next pass would
-    take otherwise.
-    """
+    """Let modules that FSDP2 shards forget what they gathered, so the next pass gathers anew."""
     for module in model.modules():
         if hasattr(module, "reshard") and "FSDPModule" in _kinds(type(module)):
             cast(Any, module).reshard()
@@ -211,8 +235,9 @@ def give_back(model: nn.Module) -> None:
 def _axes(
     owner: nn.Module, attribute: str, p: Tensor
 ) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
-    """Dimensions of fan-in and fan-out; None where the module does not tell, and a forward pass
-    may.
+    """Find the dimensions of fan-in and fan-out.
+
+    They are None where the module does not show them; a forward pass may.
     """
     every = tuple(range(p.dim()))
     if p.dim() < 2:
@@ -223,29 +248,28 @@ def _axes(
         return every[1:], (0,)
     if isinstance(owner, _TABLES):
         return (), every[-1:]
-    known = isinstance(owner, nn.Linear | nn.MultiheadAttention | nn.RNNBase | nn.RNNCellBase)
-    if p.dim() == 2 and (
-        known
-        or is_conv1d(owner)
-        or (attribute.endswith("weight") and hasattr(owner, "in_features"))
-    ):
-        return ((0,), (1,)) if is_conv1d(owner) else ((1,), (0,))
+    if p.dim() > 2:
+        return None, None
+    if is_conv1d(owner):
+        return (0,), (1,)
+    is_of_pytorch = isinstance(
+        owner, nn.Linear | nn.MultiheadAttention | nn.RNNBase | nn.RNNCellBase
+    )
+    is_like_linear = attribute.endswith("weight") and hasattr(owner, "in_features")
+    if is_of_pytorch or is_like_linear:
+        return (1,), (0,)
     return None, None
 
 
 def is_conv1d(owner: nn.Module) -> bool:
-    """Whether a module is Hugging Face's linear layer, or a subclass of it, whose weight is [in,
-    out].
-    """
+    """Whether a module is Hugging Face's linear layer, whose weight is [in, out]."""
     # Asked of every tensor many times; to look at the names of all bases first took a sixth of a
     # self-test.
     return hasattr(owner, "nf") and "Conv1D" in _kinds(type(owner))
 
 
 def _kinds(kind: type) -> tuple[str, ...]:
-    """The names of a class and of its bases: of classes that are imported only where they are in
-    use.
-    """
+    """Name a class and its bases, to know classes that are imported only where they are in use."""
     return tuple(base.__name__ for base in kind.mro())
 
 
@@ -253,29 +277,39 @@ def _kinds(kind: type) -> tuple[str, ...]:
 
 
 def check_plannable(model: nn.Module, *, scaled: bool = False) -> None:
-    """ValueError for weights that are not stored, so that there is no tensor to plan, draw or
-    measure; for complex ones, which rules and optimizers are not about; and, where a plan scales,
-    for matrices that are computed from other parameters, as a factor of those is none of theirs."""
-    own = tensors(model)
-    trained = {name for name, t in own.items() if t.parameter.requires_grad and not t.is_vector}
-    if found := [
-        name for name, part in modules(model).items() if getattr(part, "is_deferred", False) is True
-    ]:
+    """Raise ValueError for weights that no plan takes.
+
+    Weights that are not stored leave no tensor to plan, draw or measure; rules and optimizers are
+    not about complex ones. Where a plan scales, it takes no matrices that are computed from other
+    parameters: a factor of the matrix is not a factor of these.
+    """
+    by_name = tensors(model)
+    deferred = [
+        name
+        for name, module in modules(model).items()
+        if getattr(module, "is_deferred", False) is True
+    ]
+    if deferred:
         raise InputError(
-            f"A plan is for stored weights; these layers are deferred: {quoted(found)}. Plan or "
+            f"A plan is for stored weights; these layers are deferred: {quoted(deferred)}. Plan or "
             "check the same model with stored weights, at any width on the meta device, and let "
             "nfd.defer(model, plan) replace them. Networks of nfd have their own net.param_groups, "
             "for nfd.SGD."
         )
-    if found := [name for name, t in own.items() if t.parameter.is_complex()]:
+    complex_ones = [name for name, t in by_name.items() if t.parameter.is_complex()]
+    if complex_ones:
         raise InputError(
-            f"A plan scales real parameters; these are complex: {quoted(found)}. Hold both parts "
-            "in one real parameter (torch.view_as_complex(parameter) in forward)."
+            f"A plan scales real parameters; these are complex: {quoted(complex_ones)}. Hold both "
+            "parts in one real parameter (torch.view_as_complex(parameter) in forward)."
         )
-    computed = dict.fromkeys(
-        numberless(how) for name, how in parametrized(model).items() if name in trained
-    )
-    if scaled and computed:
+    if not scaled:
+        return
+    computed = dict[str, None]()
+    for name, how in parametrized(model).items():
+        t = by_name.get(name)
+        if t is not None and t.parameter.requires_grad and not t.is_vector:
+            computed[numberless(how)] = None
+    if computed:
         raise InputError(
             "A plan scales the start and the rate of matrices; these are computed from other "
             f"parameters: {', '.join(computed)}. Remove this before planning and training "
@@ -286,21 +320,24 @@ def check_plannable(model: nn.Module, *, scaled: bool = False) -> None:
 
 
 def parametrized(model: nn.Module) -> dict[str, str]:
-    """Which tensor each parameter stands for, and by which function, that ``torch.nn.utils``
-    computes a tensor from: of ``weight_norm``, ``spectral_norm``, ``orthogonal`` and every other
-    parametrization. A mask of pruning is none.
+    """Say of parameters from which ``torch.nn.utils`` computes a tensor: which tensor, and how.
+
+    These are ``weight_norm``, ``spectral_norm``, ``orthogonal`` and every other parametrization. A
+    mask of pruning is not one.
     """
-    computed: dict[str, str] = {}
+    computed = dict[str, str]()
     for place, module in modules(model).items():
         if isinstance(module, ParametrizationList):
             owner, _, key = place.rpartition("parametrizations.")
             how = f"{owner}{key} by {type(module[0]).__name__.lstrip('_')}"
             computed |= {f"{place}.{name}": how for name, _ in module.named_parameters()}
         for hook in module._forward_pre_hooks.values():
-            if isinstance(hook, WeightNorm | SpectralNorm):
-                own = [key for key in module._parameters if key.startswith(f"{hook.name}_")]
-                how = f"{place}.{hook.name} by {type(hook).__name__}".lstrip(".")
-                computed |= {f"{place}.{key}".lstrip("."): how for key in own}
+            if not isinstance(hook, WeightNorm | SpectralNorm):
+                continue
+            how = f"{_joined(place, hook.name)} by {type(hook).__name__}"
+            for key in module._parameters:
+                if key.startswith(f"{hook.name}_"):
+                    computed[_joined(place, key)] = how
     return computed
 
 
@@ -309,62 +346,86 @@ def parametrized(model: nn.Module) -> dict[str, str]:
 _CONTAINERS = (nn.ModuleList, nn.Sequential, nn.ModuleDict)
 
 Kind = str | tuple[Any, ...]
-Blocks = dict[str, Kind]  # the kinds of blocks, by name in the order of the model
-Repeated = Mapping[str, frozenset[Kind]]  # the kinds of children that are blocks, by container
-Where = str | Sequence[str] | Repeated | None  # as a user says it, or as two instances show it
+# the kinds of blocks, by name in the order of the model
+Blocks = dict[str, Kind]
+# the kinds of children that are blocks, by container
+Repeated = Mapping[str, frozenset[Kind]]
+# as a user says it, or as two instances show it
+Where = str | Sequence[str] | Repeated | None
 
 
 def blocks_of(model: nn.Module, where: Where = None) -> Blocks:
-    """The residual blocks: modules that fit a pattern such as ``"transformer.h.*"``, or those that
-    are repeated; ValueError for a pattern that fits nothing."""
+    """Find the residual blocks: modules that fit a pattern, or those that are repeated.
+
+    Args:
+        where: patterns such as ``"transformer.h.*"``, or what ``repeated`` returns. By default that
+            is looked up.
+
+    Raises:
+        ValueError: for a pattern that fits nothing.
+    """
     parts = {name: part for name, part in modules(model).items() if name}
+    blocks = Blocks()
     if where is None or isinstance(where, Mapping):
         kinds = repeated(model) if where is None else where
-        own = {name: kind_of(part) for name, part in parts.items()}
-        return {
-            name: kind for name, kind in own.items() if kind in kinds.get(container_of(name), ())
-        }
+        for name, part in parts.items():
+            kind = kind_of(part)
+            if kind in kinds.get(container_of(name), ()):
+                blocks[name] = kind
+        return blocks
     patterns = [where] if isinstance(where, str) else list(where)
-    missing = [p for p in patterns if not any(matches(name, p) for name in parts)]
+    missing = set(patterns)
+    for name, part in parts.items():
+        fitting = [pattern for pattern in patterns if matches(name, pattern)]
+        missing -= {*fitting}
+        if fitting:
+            blocks[name] = kind_of(part)
     if missing or not patterns:
-        there = sorted({f"{container_of(name)}.*".lstrip(".") for name in blocks_of(model)})
-        hint = f"Containers of similar modules in this model: {', '.join(there)}." if there else ""
+        unmatched = ", ".join(pattern for pattern in patterns if pattern in missing)
+        containers = sorted({f"{container_of(name)}.*".lstrip(".") for name in blocks_of(model)})
+        hint = ""
+        if containers:
+            hint = f" Containers of similar modules in this model: {', '.join(containers)}."
         raise InputError(
-            f"blocks must name modules of the model; no match for {', '.join(missing)!r}. "
-            f"{hint}".strip()
+            f"blocks must name modules of the model; no match for {unmatched!r}.{hint}"
         )
-    return {
-        name: kind_of(part)
-        for name, part in parts.items()
-        if any(matches(name, p) for p in patterns)
-    }
+    return blocks
 
 
 def repeated(model: nn.Module, other: nn.Module | None = None) -> Repeated:
-    """The kinds of blocks by container, the outermost that shows some: kinds of which another
-    instance holds another number, or with no other instance those that it holds twice; and what
-    could be a block between them."""
-    first = _children(model)
-    second = first if other is None else _children(other)
-    found: dict[str, frozenset[Kind]] = {}
-    for name, here in first.items():
-        if name not in second or any(not outer or name.startswith(f"{outer}.") for outer in found):
+    """Find the kinds of children that are blocks, in the outermost containers that have some.
+
+    These are the kinds of which another instance holds another number, or without another instance
+    the kinds that the container holds twice; and what could be a block between them.
+    """
+    children = _children(model)
+    other_children = children if other is None else _children(other)
+    blocks = dict[str, frozenset[Kind]]()
+    for container, here in children.items():
+        is_inside = any(not outer or container.startswith(f"{outer}.") for outer in blocks)
+        if is_inside or container not in other_children:
             continue
-        own = Counter(kind_of(child) for child in here if other is not None or _can_be_block(child))
-        others = Counter({*own}) if other is None else Counter(map(kind_of, second[name]))
+        there = other_children[container]
+        if other is None:
+            counts = Counter(kind_of(child) for child in here if _can_be_block(child))
+            other_counts = Counter({*counts})
+        else:
+            counts = Counter(map(kind_of, here))
+            other_counts = Counter(map(kind_of, there))
         # as many children of other kinds are stages, whose own children are blocks
-        if own.total() != others.total():
-            more = {kind for kind in own | others if own[kind] != others[kind]}
-            found[name] = frozenset(_between(here, more) | _between(second[name], more))
-    return found
+        if counts.total() != other_counts.total():
+            kinds = {kind for kind in counts | other_counts if counts[kind] != other_counts[kind]}
+            blocks[container] = frozenset(_between(here, kinds) | _between(there, kinds))
+    return blocks
 
 
 def _children(model: nn.Module) -> dict[str, list[nn.Module]]:
-    """The children of every container."""
+    """List the children of every container."""
     parts = modules(model)
-    children: dict[str, list[nn.Module]] = {
-        n: [] for n, part in parts.items() if isinstance(part, _CONTAINERS)
-    }
+    children = dict[str, list[nn.Module]]()
+    for name, part in parts.items():
+        if isinstance(part, _CONTAINERS):
+            children[name] = []
     for name, part in parts.items():
         if name and container_of(name) in children:
             children[container_of(name)].append(part)
@@ -376,66 +437,99 @@ def _can_be_block(module: nn.Module) -> bool:
 
 
 def _between(children: Sequence[nn.Module], kinds: Container[Kind]) -> set[Kind]:
-    """Those of these kinds that hold parameters, and what could be a block from the first to the
-    last of them.
+    """Find the kinds of children from the first to the last block.
+
+    Blocks are those of these kinds that hold parameters; between them, what could be a block.
     """
-    are = [kind_of(child) in kinds and any(True for _ in child.parameters()) for child in children]
-    places = [k for k, is_block in enumerate(are) if is_block]
-    inner = range(places[0], places[-1] + 1) if places else ()
-    return {kind_of(children[k]) for k in inner if are[k] or _can_be_block(children[k])}
+    are_blocks = [
+        kind_of(child) in kinds and any(True for _ in child.parameters()) for child in children
+    ]
+    places = [place for place, is_block in enumerate(are_blocks) if is_block]
+    if not places:
+        return set()
+    from_first_to_last = set[Kind]()
+    for place in range(places[0], places[-1] + 1):
+        if are_blocks[place] or _can_be_block(children[place]):
+            from_first_to_last.add(kind_of(children[place]))
+    return from_first_to_last
 
 
 def kind_of(module: nn.Module) -> Kind:
-    """The name of its class, of a container of PyTorch with the kinds of its children.
+    """Name a module's class, and for a container of PyTorch the kinds of its children.
 
-    A class that is made anew at every call of a constructor, or by FSDP2 when it shards, is the
-    same.
+    A class that is made anew at every call of a constructor, or by FSDP2 when it shards, keeps its
+    name.
     """
-    kind = next(
+    written = next(
         c for c in type(module).__mro__ if not c.__name__.startswith(("FSDP", "Parametrized"))
     )
-    own = f"{kind.__module__}.{kind.__qualname__}"
-    return (own, *map(kind_of, module.children())) if kind in _CONTAINERS else own
+    name = f"{written.__module__}.{written.__qualname__}"
+    return (name, *map(kind_of, module.children())) if written in _CONTAINERS else name
 
 
 Place = tuple[str, Kind, str]
 
 
 def place_of(name: str, blocks: Blocks) -> Place:
-    """Where a tensor stands, the same in instances of every depth: in which kind of block, or else
-    its name with the numbers that are left without the blocks before it in one container."""
-    if (block := block_of(name, blocks)) is not None:
+    """Find where a tensor stands, in words that are the same for instances of every depth.
+
+    That is the kind of block it is in. Outside blocks it is its name, whose numbers do not count
+    the blocks before it in one container, such as those before a head in one Sequential: after
+    eight blocks in the model, after two in its base.
+    """
+    block = block_of(name, blocks)
+    if block is not None:
         return container_of(block), blocks[block], name[len(block) :]
-    # such as the head behind eight blocks in one Sequential, which stands behind two in the base
-    own = name.split(".")
-    left = list(own)
-    for k, part in enumerate(own):
+    parts = name.split(".")
+    counted = list(parts)
+    for place, part in enumerate(parts):
         if part.isdigit():
-            keys = [b.rpartition(".")[2] for b in blocks if container_of(b) == ".".join(own[:k])]
-            left[k] = str(int(part) - sum(key.isdigit() and int(key) < int(part) for key in keys))
-    return "", "", ".".join(left)
+            container = ".".join(parts[:place])
+            counted[place] = str(int(part) - _blocks_before(int(part), container, blocks))
+    return "", "", ".".join(counted)
+
+
+def _blocks_before(number: int, container: str, blocks: Blocks) -> int:
+    """Count the numbered blocks of a container before one of its children."""
+    count = 0
+    for block in blocks:
+        holder, _, key = block.rpartition(".")
+        if holder == container and key.isdigit() and int(key) < number:
+            count += 1
+    return count
 
 
 def places_of(names: Iterable[str], blocks: Blocks) -> dict[Place, list[str]]:
-    """The tensors that stand alike, by their place."""
-    places: dict[Place, list[str]] = {}
+    """Group tensors by their place."""
+    places = dict[Place, list[str]]()
     for name in names:
         places.setdefault(place_of(name, blocks), []).append(name)
     return places
 
 
 def alike(name: str, blocks: Blocks, places: Mapping[Place, Sequence[str]]) -> str | None:
-    """The tensor of another instance in the place of one of this. Its first and last blocks often
-    differ: they stand for the first and the last of their kind, and the second of it for all that
-    are not there."""
-    own = places.get(place_of(name, blocks), ())
-    if (block := block_of(name, blocks)) is None or not own:
-        return name if name in own else own[min(1, len(own) - 1)] if own else None
-    alike = [
-        b for b in blocks if container_of(b) == container_of(block) and blocks[b] == blocks[block]
+    """Find the tensor of another instance in the place of one of this; None where it has none.
+
+    The first and the last block of a kind often differ from the rest: they stand for the first and
+    the last, and the second for all that are not there.
+    """
+    there = places.get(place_of(name, blocks), ())
+    if not there:
+        return None
+    block = block_of(name, blocks)
+    if block is None:
+        return name if name in there else there[min(1, len(there) - 1)]
+    of_kind = [
+        other
+        for other in blocks
+        if (container_of(other), blocks[other]) == (container_of(block), blocks[block])
     ]
-    k = alike.index(block)
-    return own[-1] if k == len(alike) - 1 else own[min(k, max(len(own) - 2, 1), len(own) - 1)]
+    number = of_kind.index(block)
+    last = len(there) - 1
+    if number == len(of_kind) - 1:
+        return there[last]
+    inner = min(max(last - 1, 1), last)
+    return there[min(number, inner)]
 
 
 def counterpart(
@@ -444,9 +538,7 @@ def counterpart(
     base: Mapping[str, TensorInfo],
     places: Mapping[Place, Sequence[str]],
 ) -> TensorInfo:
-    """The tensor of the base that corresponds to one of the model; ValueError when there is
-    none.
-    """
+    """Return the base's tensor for one of the model; raise ValueError where there is none."""
     name = alike(t.name, blocks, places)
     if name is None or len(base[name].shape) != len(t.shape):
         raise InputError(
@@ -459,14 +551,17 @@ def counterpart(
 
 
 def container_of(block: str) -> str:
-    """The module that holds a block."""
+    """Name the module that holds a block."""
     return block.rpartition(".")[0]
 
 
 def stacks_of(blocks: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """The blocks of every stack, such as an encoder and a decoder, by the name of what holds them,
-    with ``*`` for numbers. One stack, or none, has no name."""
-    stacks: dict[str, tuple[str, ...]] = {}
+    """Group blocks by stack, such as an encoder and a decoder.
+
+    The name of a stack is the name of what holds its blocks, with ``*`` for numbers. One stack, or
+    none, has an empty name.
+    """
+    stacks = dict[str, tuple[str, ...]]()
     for block in blocks:
         name = numberless(container_of(block)) or "*"
         stacks[name] = (*stacks.get(name, ()), block)
@@ -474,27 +569,27 @@ def stacks_of(blocks: Iterable[str]) -> dict[str, tuple[str, ...]]:
 
 
 def block_of(name: str, blocks: Iterable[str]) -> str | None:
-    """The block that holds a tensor, or None."""
+    """Name the block that holds a tensor, or return None."""
     return next((block for block in blocks if name.startswith(f"{block}.")), None)
 
 
 def in_any_block(name: str, blocks: Iterable[str]) -> str:
-    """The name with ``*`` for its block: the same for what corresponds in several blocks."""
+    """Replace its block in a name by ``*``, so that what corresponds in all blocks shares it."""
     block = block_of(name, blocks)
-    return (
-        name if block is None else f"{block.rpartition('.')[0]}.*{name[len(block) :]}".lstrip(".")
-    )
+    if block is None:
+        return name
+    return f"{container_of(block)}.*{name[len(block) :]}".lstrip(".")
 
 
-# ---- A module behind a forward multiplier.
+# ---- A module with a forward multiplier.
 
 
 class Scaled(nn.Module):
-    """Multiply the output of a module by a constant: ``factor * module(x)``. ``plan.apply_``
-    inserts it where needed.
+    """A module whose output is multiplied by a constant: ``factor * module(x)``.
 
-    A plan still finds the parameters inside by their names. Attributes of the module can be read
-    through it, so ``model.lm_head.weight`` is still the tied weight.
+    ``plan.apply_`` inserts it where needed. A plan still finds the parameters inside by their
+    names. Attributes of the module can be read through it, so ``model.lm_head.weight`` is still the
+    tied weight.
 
     Args:
         module: whose output, a tensor, is multiplied.
@@ -524,15 +619,13 @@ class Scaled(nn.Module):
 
     def __setattr__(self, name: str, value: Any) -> None:
         inner = self.__dict__.get("_modules", {}).get("scaled_module")
-        if (
-            inner is not None
-            and name not in ("factor", "training", "scaled_module")
-            and hasattr(inner, name)
-        ):
-            setattr(inner, name, value)  # Hugging Face ties weights by assignment
-        else:
+        is_ours = inner is None or name in ("factor", "training", "scaled_module")
+        if is_ours or not hasattr(inner, name):
             super().__setattr__(name, value)
+            return
+        # Hugging Face ties weights by assignment
+        setattr(inner, name, value)
 
     def extra_repr(self) -> str:
-        """The factor."""
+        """Show the factor."""
         return f"factor={self.factor:g}"

@@ -1,5 +1,6 @@
-"""``nfd.Plan``: initialisation, rates, decay and epsilon of every tensor of a model, at any width
-and depth.
+"""``nfd.Plan``: initial weights and learning rates of a model, at any width and depth.
+
+It has weight decay and epsilon of every tensor too.
 """
 
 from __future__ import annotations
@@ -89,9 +90,11 @@ class Plan:
 
     @property
     def stacks(self) -> dict[str, tuple[str, ...]]:
-        """The blocks of every stack (``stacks_of``). Where parts of blocks lie in lists of their
-        own, the list that writes the stream is the stack, and those that lie inside of its branches
-        are none."""
+        """The blocks of every stack (``stacks_of``).
+
+        Where parts of blocks lie in lists of their own, the list that writes the stream is the
+        stack; those that lie inside of its branches are not stacks.
+        """
         inside = {
             block_of(name, self.blocks)
             for name, entry in self.entries.items()
@@ -103,8 +106,9 @@ class Plan:
     # ---- the scale of one tensor
 
     def entry(self, name: str) -> Entry:
-        """The entry of a tensor, by its name in the model, also in one that is compiled or wrapped
-        by DDP or FSDP.
+        """Return the entry of a tensor, by its name in the model.
+
+        The model may be compiled or wrapped by DDP or FSDP.
 
         Raises:
             ValueError: if the plan has no such tensor.
@@ -124,8 +128,9 @@ class Plan:
         return same[0]
 
     def powers(self, name: str) -> Powers:
-        """How std, rate and epsilon of a tensor scale with its fans and the depth, including
-        forward multipliers.
+        """Return how std, rate and epsilon of a tensor scale with its fans and the depth.
+
+        They include forward multipliers.
         """
         entry = self.entry(name)
         narrow = (
@@ -145,12 +150,12 @@ class Plan:
         return law.for_vectors() if self.entry(name).is_vector else law
 
     def is_muon(self, name: str) -> bool:
-        """Whether Muon, or another optimizer that trains only the matrices in blocks, trains this
-        tensor.
+        """Whether Muon, or another optimizer of only the matrices in blocks, trains this tensor.
 
         Matrices at the ends of the model are not in blocks, nor is what conditions the blocks from
         outside, such as the time of a diffusion model. In a model without blocks all are that lie
-        between two sizes that grow."""
+        between two sizes that grow.
+        """
         entry = self.entry(name)
         block = block_of(self._planned(name), self.blocks)
         is_inside = entry.role in SPECTRAL and (
@@ -159,15 +164,18 @@ class Plan:
         return is_inside and entry.matrix is not None and law_of(self.optimizer).rest is not None
 
     def factor(self, name: str, power: Power) -> float:
-        """The value of a power for a tensor: at its ratios of fan-in, fan-out and depth to the
-        base.
+        """Return the value of a power for a tensor.
+
+        It is taken at its ratios of fan-in, fan-out and depth to the base.
         """
         ratios = self.entry(name).ratios
         return power.at(ratios.fan_in, ratios.fan_out, ratios.depth)
 
     def own_factor(self, name: str) -> float:
-        """The factor by which the model's own forward pass multiplies a tensor, over that of the
-        base, where the plan makes up for it; else 1."""
+        """Return the factor by which the model's own forward pass multiplies a tensor.
+
+        It is over the base's, where the plan makes up for it; else 1.
+        """
         return self.entry(name).own_factor if rule_named(self.rule).scales_width else 1.0
 
     def start_factor(self, name: str) -> float:
@@ -179,9 +187,11 @@ class Plan:
         return self.entry(name).start.std * self.start_factor(name)
 
     def constant(self, name: str) -> float | None:
-        """The initial value of every entry; None for a tensor that starts at random. Gains that
-        write into the residual stream start lower in deeper models, like matrices that write into
-        it."""
+        """Return the initial value of every entry; None for a tensor that is random.
+
+        Gains that write into the residual stream are initialised lower in deeper models, like
+        matrices that write into it.
+        """
         constant = self.entry(name).start.constant
         return None if constant is None else constant * self.start_factor(name)
 
@@ -190,8 +200,11 @@ class Plan:
         return self.factor(name, self.powers(name).rate) * self.rate_compensation(name)
 
     def rate_compensation(self, name: str) -> float:
-        """The factor of a rate beside its powers: it cancels how the optimizer itself scales
-        updates with the shape of a matrix, and how the model itself multiplies the tensor."""
+        """Return the factor of a rate beside its powers.
+
+        It cancels how the optimizer itself scales updates with the shape of a matrix, and how the
+        model itself multiplies the tensor.
+        """
         entry = self.entry(name)
         law = self.law_for(name)
         factor = math.pow(self.own_factor(name), -1 - law.degree)
@@ -204,8 +217,9 @@ class Plan:
         return self.factor(name, self.powers(name).epsilon) * self.own_factor(name)
 
     def weight_decay(self, name: str) -> float:
-        """Weight decay of a tensor, as a multiple of that of the base: rate times decay is the same
-        at every size.
+        """Return weight decay of a tensor, as a multiple of the base's.
+
+        Rate times decay is the same at every size.
         """
         return 1 / self.rate(name)
 
@@ -214,9 +228,10 @@ class Plan:
     def apply_(
         self, model: nn.Module, seed: int = 0, device: torch.device | str | None = None
     ) -> nn.Module:
-        """Begin a model in place: draw matrices from N(0, std^2), fill constant tensors, insert
-        ``nfd.Scaled`` for every multiplier; returns the model. Apply a plan before the model is
-        compiled or wrapped.
+        """Initialise a model in place, and return it.
+
+        Draw matrices from N(0, std^2), fill constant tensors, insert ``nfd.Scaled`` for every
+        multiplier. Apply a plan before the model is compiled or wrapped.
 
         Biases that layers of PyTorch draw by their fan-in are drawn as well, with the base's
         standard deviation. Everything else keeps the numbers of its constructor: other vectors that
@@ -297,8 +312,9 @@ class Plan:
         no_decay: str | Sequence[str] = (),
         adamw_lr: float | None = None,
     ) -> list[BaseGroup]:
-        """The parameters that are stepped alike, with settings of the base; None is one that nobody
-        chose.
+        """Group the parameters that are stepped alike, with settings of the base.
+
+        None is a setting that nobody chose.
 
         Raises:
             ValueError, TypeError: as ``param_groups``.
@@ -369,8 +385,7 @@ class Plan:
         laws: Mapping[str, bool] | None = None,
         law: RateLaw | None = None,
     ) -> Plan:
-        """The same plan for a run of another batch size and length than the one that the rate was
-        tuned with.
+        """Return the plan for a run of another batch size and length than the tuned one.
 
         Each factor is a row of ``plan.run.factors`` with its source. The rate follows a law of the
         best one, with the factor's 95 % interval and what missing the best is expected to cost;
@@ -409,8 +424,9 @@ class Plan:
         return replace(self, run=run)
 
     def make_schedule(self, optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LambdaLR:
-        """A scheduler with the warm-up and decay of the large run; step it after every update. It
-        keeps the ratios.
+        """Make a scheduler with the warm-up and decay of the large run.
+
+        Step it after every update. It keeps the ratios.
 
         Raises:
             ValueError: if the plan has no schedule (``for_run``).
@@ -434,8 +450,7 @@ class Plan:
         repair: bool = False,
         seeds: int = 2,
     ) -> SelfTest:
-        """Run the planned model at small sizes, and compare what it does with what the rule
-        promises.
+        """Run the planned model at small sizes, and compare it with what the rule promises.
 
         A plan reads how a model is written. This test runs it instead: the numbers of the plan are
         carried to the base, to a model 4 times as wide and to one 4 times as deep. Some forward and

@@ -1,5 +1,6 @@
-"""How the settings of a run follow its batch and its length: a table of laws, and the factors that
-a plan takes.
+"""How the settings of a training run follow its batch and its length.
+
+It is a table of laws, and the factors that a plan takes.
 
 ``b`` is the batch over that of the small run, ``d`` the number of tokens over that of the small
 run. A law says by which factor one quantity changes, ``b^batch d^tokens``; the rate follows the law
@@ -153,8 +154,9 @@ class RunScaling:
 
     @property
     def steps(self) -> int | None:
-        """Number of updates of the large run; None unless both ``batch`` and ``tokens`` were
-        given.
+        """The number of updates of the large run.
+
+        None unless both ``batch`` and ``tokens`` were given.
         """
         return (
             None
@@ -325,8 +327,9 @@ _SETTINGS: dict[Quantity, Follows] = {
 
 
 def _has(law: OptimizerLaw, quantity: Quantity) -> bool:
-    """Whether an optimizer has a setting that follows a quantity, or this is none of its
-    settings.
+    """Whether an optimizer has a setting that follows a quantity.
+
+    It is also true for a quantity that is not one of its settings.
     """
     if quantity not in _SETTINGS:
         return True
@@ -354,8 +357,9 @@ def _best_rate(
     batch: tuple[float, float] | None,
     tokens: tuple[float, float] | None,
 ) -> Factor:
-    """The factor of the rate by a law of the best one: slightly below it, as losses rise faster
-    above.
+    """Return the factor of the learning rate by a law of the best one.
+
+    It is slightly below the best, as losses rise faster above.
     """
     found = law.factor(batch=batch, tokens=tokens)
     runs = [f"{len(law.found)} cells of runs"] if len(law.found) else []
@@ -370,8 +374,9 @@ def _best_rate(
 
 
 def _assumed(kind: str, of: str, b: float, d: float) -> Factor:
-    """The rate by fixed powers, as evidence: their mean excess loss on public sweeps beside that of
-    their law.
+    """Return the learning rate by fixed powers, with their evidence.
+
+    That is their mean excess loss on public sweeps beside the one of their law.
     """
     tried = "; ".join(
         f"{case} {', '.join(f'{cost[name]:.2g}' for name in ('powers', 'law', 'same'))} %"
