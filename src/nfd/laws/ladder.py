@@ -226,9 +226,8 @@ class LadderLaw:
         posterior = self.posterior
         budget = check_real("flops", flops, above=0.0)
         _, terms, powers, p = posterior.numbers(posterior.draws)
-        log_tokens = (
-            math.log(budget / FLOPS) - np.log(posterior.reference).sum()
-        )  # of N at the reference
+        # The tokens for which the budget pays at the reference's parameters.
+        log_tokens = math.log(budget / FLOPS) - np.log(posterior.reference).sum()
         slopes = np.log(powers[:, 0] / powers[:, 1]) / p
         log_parameters = (
             terms[:, 0] - terms[:, 1] + slopes + powers[:, 1] * log_tokens
