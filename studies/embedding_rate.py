@@ -1,17 +1,17 @@
-"""Is muP the embedding's rate? Is it decay and warm-up? A GPT on bytes, of width 64 to 1,024, under
-AdamW.
+"""Measure whether muP is the embedding's learning rate, or decay and warm-up.
 
-Two papers explain what muP gives with AdamW by one part of it. Kalra and Barkeshli (arXiv
-2605.21486): by the rate of the embedding, which the standard scaling with a rate that falls as
-1/width makes too small; so only that rate is to be multiplied by the width. Kosson et al. (arXiv
-2510.19093): later than at the start it is decay that keeps updates alike across widths, where rate
-times decay does not depend on width; muP's lower rates act as a warm-up, which a longer warm-up can
-largely replace, at a rate that is kept.
+A GPT on bytes is trained at widths 64 to 1,024 with AdamW. Two papers explain what muP gives with
+AdamW by one part of it. Kalra and Barkeshli (arXiv 2605.21486): by the learning rate of the
+embedding, which the standard scaling with a rate that falls as 1/width makes too small; so only
+that rate is to be multiplied by the width. Kosson et al. (arXiv 2510.19093): except at the start it
+is decay that keeps updates alike across widths, where rate times decay does not depend on width;
+muP's lower rates act as a warm-up, which a longer warm-up can largely replace, at a rate that is
+kept.
 
 Setting: pre-norm GPT of depth 2, heads of 32, an MLP of twice the width, on bytes of Python's own
 library; 80 steps of 256 bytes, widths 64 (the base) to 1,024 in doublings, three seeds, rates in
-octaves, the loss on 4,096 held-out bytes. Matrices begin with variance 1/in, embeddings with a
-deviation of 0.1. Recipes, m = width/64:
+octaves, the loss on 4,096 held-out bytes. Matrices are initialised with variance 1/in,
+embeddings with a deviation of 0.1. Recipes, m = width/64:
 
 - standard: one rate for all tensors, at every width. by-width: the same starts, lr/m for all
   tensors.
@@ -28,8 +28,8 @@ Written down before the main runs. A pilot of one seed at width 64 found the rat
 costs nothing there. Each recipe is tuned at width 64 by ``nfd.transfer`` and carried to 1,024 as it
 says, on six new seeds. Its cost is its loss there minus that of muP (mup-decay for standard-decay),
 paired over seeds, with a 95 % interval. Negligible is a cost under 2 % of muP's progress from log
-256. A recipe "equals" muP where the interval lies below that, it "lacks" where it lies above, else
-     it is "undecided". Then:
+256. A recipe "equals" muP where the interval lies below that, it "lacks" where it lies above,
+else it is "undecided". Then:
 
 - muP is the embedding's rate: "yes" where embedding equals and by-width lacks; "no" where embedding
   lacks or by-width equals; else "undecided".
@@ -43,7 +43,7 @@ of the head; and differences between other pairs of recipes. Widths ended at 512
 added with the same criteria, after the answers "no" and "undecided" of width 512 were known.
 
 Run: ``python -m studies.embedding_rate`` writes ``studies/embedding_rate.json``; with names of
-recipes (those with decay, or those without) it renews these alone.
+recipes (those with decay, or those without) it renews only these.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -77,25 +78,46 @@ NEGLIGIBLE = 0.02
 LOW = [2.0**k for k in range(-11, -5)]
 HIGH = [2.0**k for k in range(-9, -4)]
 
-# rule, powers of 1/m on all rates and on those of embeddings beside the rule's, decay, share of
-# warm-up
-RECIPES: dict[str, tuple[RuleName, int, int, float, float]] = {
-    "standard": ("standard", 0, 0, 0.0, 0.1),
-    "embedding": ("standard", 1, 0, 0.0, 0.1),
-    "mup": ("mup", 0, 0, 0.0, 0.1),
-    "by-width": ("standard", 1, 1, 0.0, 0.1),
-    "mup-without": ("mup", 0, 1, 0.0, 0.1),
-    "small-head": ("standard", 1, 0, 0.0, 0.1),
-    "standard-decay": ("standard", 0, 0, DECAY, 0.5),
-    "mup-decay": ("mup", 0, 0, DECAY, 0.5),
+
+@dataclass(frozen=True)
+class Recipe:
+    """A way to set learning rates at a width.
+
+    Attributes:
+        rule: of the plan.
+        falls, embeddings_fall: powers of 1/m on learning rates, beside the rule's, of tensors that
+            are no embeddings, and of embeddings.
+        decay: the share by which a full step shrinks matrices.
+        warmup: the share of steps in which the learning rate rises.
+        head: power of 1/m on the variance of the head's initial weights.
+    """
+
+    rule: RuleName
+    falls: int = 0
+    embeddings_fall: int = 0
+    decay: float = 0.0
+    warmup: float = 0.1
+    head: int = 0
+
+
+RECIPES = {
+    "standard": Recipe("standard"),
+    "embedding": Recipe("standard", falls=1),
+    "mup": Recipe("mup"),
+    "by-width": Recipe("standard", falls=1, embeddings_fall=1),
+    "mup-without": Recipe("mup", embeddings_fall=1),
+    "small-head": Recipe("standard", falls=1, head=1),
+    "standard-decay": Recipe("standard", decay=DECAY, warmup=0.5),
+    "mup-decay": Recipe("mup", decay=DECAY, warmup=0.5),
 }
+# Differences beyond those to muP.
 ADDED = [
     ("by-width", "embedding"),
     ("mup-without", "mup"),
     ("small-head", "mup"),
     ("mup", "embedding"),
 ]
-# At the rate of which recipe.
+# Recipes that are not tuned, and the recipe whose learning rate they take.
 CARRIED = {"by-width": "standard", "mup-without": "mup", "small-head": "embedding"}
 
 
@@ -124,8 +146,9 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """Bytes to logits of the next; every parameter knows the factor on its rate beside that of the
-    rule.
+    """A GPT from bytes to logits of the next byte.
+
+    Every parameter has ``factor``: what multiplies its learning rate, beside the rule.
     """
 
     def __init__(
@@ -152,105 +175,126 @@ class GPT(nn.Module):
 
 
 def adamw(groups: list[dict[str, Any]], decay: float) -> torch.optim.Optimizer:
-    """AdamW at a plan's rates times the factors; a full step shrinks matrices by ``decay``,
-    whatever the rate is.
+    """Make AdamW at a plan's rates times the factors, with a decay that no rate changes.
+
+    A full step shrinks matrices by ``decay``.
     """
-    by_setting: dict[tuple[float, ...], list[nn.Parameter]] = {}
+    parts = list[dict[str, Any]]()
     for group in groups:
+        # The plan scales epsilon and decay group by group: tensors of two groups stay apart, though
+        # their rates are equal.
+        by_setting = dict[tuple[float, float], list[nn.Parameter]]()
         for p in group["params"]:
             lr = group["lr"] * p.factor
-            by_setting.setdefault(
-                (lr, group.get("eps", 1e-8), decay / lr if p.dim() > 1 else 0.0), []
-            ).append(p)
-    parts = [
-        {"params": tensors, "lr": lr, "eps": eps, "weight_decay": wd}
-        for (lr, eps, wd), tensors in by_setting.items()
-    ]
+            weight_decay = decay * group["lr_scale"] / lr if p.dim() > 1 else 0.0
+            by_setting.setdefault((lr, weight_decay), []).append(p)
+        for (lr, weight_decay), tensors in by_setting.items():
+            parts.append({"params": tensors, "lr": lr, "weight_decay": weight_decay})
     return torch.optim.AdamW(parts, betas=(0.9, 0.95), fused=True)
 
 
 def warmed(step: int, steps: int, share: float) -> float:
-    """A warm-up over a share of the steps, and a linear fall to zero."""
+    """Raise the learning rate over a share of the steps, then lower it linearly to zero."""
     return min((step + 1) / (share * steps), (1 - step / steps) / (1 - share))
 
 
 def compared(ours: Any, mups: Any, progress: float) -> tuple[str, Interval]:
-    """Whether losses of paired seeds equal those of muP or lack something, and the cost."""
+    """Say whether losses of paired seeds equal muP's or lack something, and the cost."""
     cost = mean(torch.as_tensor(ours) - torch.as_tensor(mups))
     limit = NEGLIGIBLE * progress
-    return "equals" if cost.high < limit else "lacks" if cost.low > limit else "undecided", cost
+    if cost.high < limit:
+        return "equals", cost
+    return "lacks" if cost.low > limit else "undecided", cost
 
 
 def explains(with_it: str, without: str) -> str:
-    """Whether a part of muP is what muP gives, by how the standard scaling compares with that part
-    and without it.
+    """Say whether a part of muP gives what muP gives.
+
+    Args:
+        with_it, without: how the standard scaling compares with muP, with that part and without.
     """
     if with_it == "lacks" or without == "equals":
         return "no"
     return "yes" if (with_it, without) == ("equals", "lacks") else "undecided"
 
 
-def main(names: list[str]) -> None:
-    """Train, and write what was found; with names only of those, beside what is known of the
-    others.
-    """
-    path = Path(__file__).with_suffix(".json")
+def task_and_family(name: str) -> tuple[nfd.Task, nfd.Family]:
+    """Make the task and the networks of a recipe."""
+    recipe = RECIPES[name]
     pairs = [(rows[:, :-1], rows[:, 1:]) for rows in [*windows(STEPS, ROWS), held_out()[0]]]
+    task = nfd.Task(
+        pairs[:-1],
+        eval_batches=pairs[-1:],
+        schedule=partial(warmed, share=recipe.warmup),
+        make_optimizer=partial(adamw, decay=recipe.decay),
+    )
+    # The head is named only where it differs: the name of stored runs has what is named here.
+    more = {"head": recipe.head} if recipe.head else {}
+    make = partial(GPT, falls=recipe.falls, embeddings_fall=recipe.embeddings_fall, **more)
+    family = nfd.Family(
+        make, (BASE, DEPTH), recipe.rule, "adamw", name=name, version="1", sample=pairs[0][0]
+    )
+    return task, family
+
+
+def carried(name: str, lr: float, sweep: nfd.Sweep) -> tuple[Tensor, dict[str, Any]]:
+    """Train a recipe at the largest width, at a learning rate of another: losses and numbers."""
+    task, family = task_and_family(name)
+    seeds = range(SEEDS, 3 * SEEDS)
+    trials = [nfd.Trial(family, task, WIDTHS[-1], DEPTH, seed, lr) for seed in seeds]
+    raw = [record.metrics["test_loss"] for record in sweep.run(trials)]
+    losses = torch.tensor([min(loss, math.log(BYTES)) for loss in raw])
+    return losses, {"width": WIDTHS[-1], "carried": mean(losses).limits}
+
+
+def tuned(name: str, sweep: nfd.Sweep) -> tuple[Tensor, dict[str, Any]]:
+    """Tune a recipe at the base and carry its learning rate: losses and numbers."""
+    task, family = task_and_family(name)
+    rule = RECIPES[name].rule
+    rates = LOW if name.startswith("standard") else HIGH
+    answer = nfd.transfer(
+        family, task, WIDTHS, [DEPTH], rates, rules=[rule], seeds=SEEDS, sweep=sweep
+    )
+    print(f"{name}\n{answer}", flush=True)
+    of_rule = answer.of(rule)
+    regret = cast("Regret", of_rule.regret)
+    losses = torch.as_tensor(regret.new.scores[:, 0])
+    grid = {
+        width: [cell.log2_eta.tolist(), cell.scores.mean(0).tolist()]
+        for (width, _), cell in of_rule.cells.items()
+    }
+    return losses, {
+        "width": WIDTHS[-1],
+        "carried lr": float(f"{answer.best(rule, BASE, DEPTH).value:.3g}"),
+        "verdict": of_rule.verdict,
+        "carried": mean(losses).limits,
+        "table": of_rule.table,
+        "grid": grid,
+        "progress": math.log(BYTES) - float(regret.own.mean()),
+    }
+
+
+def main(names: list[str]) -> None:
+    """Train the recipes, and write their numbers; with names, renew only these recipes."""
+    path = Path(__file__).with_suffix(".json")
     numbers = json.loads(path.read_text()) if names else dict[str, Any]()
-    losses = dict[str, Any]()
+    losses = dict[str, Tensor]()
     for name in names or RECIPES:
-        rule, falls, embeddings_fall, decay, share = RECIPES[name]
-        schedule = partial(warmed, share=share)
-        make_optimizer = partial(adamw, decay=decay)
-        task = nfd.Task(
-            pairs[:-1], eval_batches=pairs[-1:], schedule=schedule, make_optimizer=make_optimizer
-        )
-        more = {"head": 1} if name == "small-head" else {}
-        make = partial(GPT, falls=falls, embeddings_fall=embeddings_fall, **more)
-        family = nfd.Family(
-            make, (BASE, DEPTH), rule, "adamw", name=name, version="1", sample=pairs[0][0]
-        )
         with nfd.Sweep(f"build/embedding-rate/{name}") as sweep:
             if name in CARRIED:
                 lr = numbers[CARRIED[name]]["carried lr"]
-                seeds = range(SEEDS, 3 * SEEDS)
-                trials = [nfd.Trial(family, task, WIDTHS[-1], DEPTH, seed, lr) for seed in seeds]
-                raw = [record.metrics["test_loss"] for record in sweep.run(trials)]
-                losses[name] = torch.tensor([min(loss, math.log(BYTES)) for loss in raw])
-                numbers[name] = {"width": WIDTHS[-1], "carried": mean(losses[name]).limits}
-                continue
-            rates = LOW if name.startswith("standard") else HIGH
-            answer = nfd.transfer(
-                family, task, WIDTHS, [DEPTH], rates, rules=[rule], seeds=SEEDS, sweep=sweep
-            )
-        of_rule = answer.of(rule)
-        regret = cast("Regret", answer.of(rule).regret)
-        print(f"{name}\n{answer}", flush=True)
-        losses[name] = torch.as_tensor(regret.new.scores[:, 0])
-        numbers[name] = {
-            "width": WIDTHS[-1],
-            "carried lr": float(f"{answer.best(rule, BASE, DEPTH).value:.3g}"),
-        }
-        numbers[name] |= {
-            "verdict": of_rule.verdict,
-            "carried": mean(losses[name]).limits,
-            "table": of_rule.table,
-        }
-        numbers[name]["grid"] = {
-            n: [c.log2_eta.tolist(), c.scores.mean(0).tolist()]
-            for (n, _), c in of_rule.cells.items()
-        }
-        numbers[name]["progress"] = math.log(BYTES) - float(regret.own.mean())
+                losses[name], numbers[name] = carried(name, lr, sweep)
+            else:
+                losses[name], numbers[name] = tuned(name, sweep)
     for name in losses:
         mup = "mup-decay" if name.endswith("decay") else "mup"
         numbers[name]["word"], cost = compared(losses[name], losses[mup], numbers[mup]["progress"])
         numbers[name]["cost over muP"] = cost.limits
-    added = {
-        f"{a} over {b}": mean(losses[a] - losses[b]).limits
-        for a, b in ADDED
-        if {a, b} <= losses.keys()
-    }
-    numbers["added"] = numbers.get("added", {}) | added
+    numbers.setdefault("added", {})
+    for one, other in ADDED:
+        if one in losses and other in losses:
+            difference = mean(losses[one] - losses[other])
+            numbers["added"][f"{one} over {other}"] = difference.limits
     word = {name: numbers[name]["word"] for name in RECIPES}
     numbers["muP is the embedding's rate"] = explains(word["embedding"], word["by-width"])
     numbers["muP is decay and warm-up"] = explains(word["standard-decay"], word["standard"])

@@ -59,7 +59,7 @@ ASKED = ((88, 17, -9), (16, 20, -7), (16, 21, -7), (24, 20, -7), (24, 21, -7), (
 
 
 def rates(width: int) -> tuple[float, ...]:
-    """Five powers of 2 about ``1 / (2 width)``, which six cells of one seed said."""
+    """Five powers of 2 about ``1 / (2 width)``, the best learning rate of six cells of one seed."""
     middle = -round(math.log2(2 * width))
     return tuple(2.0**k for k in range(middle - 2, middle + 3))
 
@@ -83,50 +83,46 @@ def train(cells: Iterable[Cell]) -> None:
     """Train what the CSV lacks, and add it there."""
     for cell in cells:
         about = [getattr(cell, name) for name in COLUMNS[:6]]
-        if {(*about, rate) for rate in cell.rates} <= {
-            tuple(row[name] for name in COLUMNS[:7]) for row in rows()
-        }:
+        stored = {tuple(row[name] for name in COLUMNS[:7]) for row in rows()}
+        if all((*about, rate) in stored for rate in cell.rates):
             continue
         began = time.perf_counter()
-        new = not RUNS.exists()
+        is_new = not RUNS.exists()
         losses = cell.trained()
         seconds = round((time.perf_counter() - began) / len(losses), 1)
         with RUNS.open("a", newline="", encoding="utf-8") as file:
             writer = csv.writer(file, lineterminator="\n")
-            writer.writerows([COLUMNS] * new)
-            writer.writerows(
-                [*about, rate, round(loss, 5), seconds]
-                for rate, loss in zip(cell.rates, losses, strict=True)
-            )
+            if is_new:
+                writer.writerow(COLUMNS)
+            for rate, loss in zip(cell.rates, losses, strict=True):
+                writer.writerow([*about, rate, round(loss, 5), seconds])
         print(about, losses, f"{seconds} s each", flush=True)
 
 
 def rows() -> list[Row]:
-    """The stored runs."""
+    """Read the stored runs."""
     if not RUNS.exists():
         return []
     with RUNS.open(newline="", encoding="utf-8") as file:
-        stored = list(csv.DictReader(file))
-    return [
-        {name: text if name == "part" else float(text) for name, text in row.items()}
-        for row in stored
-    ]
+        stored: list[Row] = list(csv.DictReader(file))
+    for row in stored:
+        for name, text in row.items():
+            row[name] = text if name == "part" else float(text)
+    return stored
 
 
 def forecast(measured: Sequence[Row]) -> Row:
-    """Loss and rate of the targets, from the small runs alone: by the laws with their priors, and
-    by the usual fit.
+    """Forecast loss and learning rate of the targets from only the small runs.
+
+    Losses are forecast by the laws with their priors, and by the usual fit.
     """
     whole = [row for row in measured if row["part"] == "ladder"]
     deep = [row for row in whole if row["depth"] == 2]
     asked = [row for row in measured if row["part"] == "asked for"]
     laws = {
-        name: fitted(runs)
-        for name, runs in (
-            ("all shapes", whole),
-            ("depth 2", deep),
-            ("depth 2, and what it asked for", deep + asked),
-        )
+        "all shapes": fitted(whole),
+        "depth 2": fitted(deep),
+        "depth 2, and what it asked for": fitted(deep + asked),
     }
     rates = nfd.fit_rate_law(whole, columns=SHAPE)
     forecasts = list[Row]()
@@ -141,14 +137,18 @@ def forecast(measured: Sequence[Row]) -> Row:
             }
         rate = rates.at(**size, batch=cell.batch)
         forecasts.append(
-            {"target": name, "width": cell.width, "depth": cell.depth, **size, "batch": cell.batch}
+            {
+                "target": name,
+                "width": cell.width,
+                "depth": cell.depth,
+                **size,
+                "batch": cell.batch,
+                "losses": losses,
+                "rate": rate.rate.limits,
+                "advised": float(f"{rate.advised:.3g}"),
+                "excess": rate.excess.limits,
+            }
         )
-        forecasts[-1] |= {
-            "losses": losses,
-            "rate": rate.rate.limits,
-            "advised": float(f"{rate.advised:.3g}"),
-        }
-        forecasts[-1] |= {"excess": rate.excess.limits}
     return {
         "python": platform.python_version(),
         "laws": {
@@ -166,7 +166,7 @@ def forecast(measured: Sequence[Row]) -> Row:
 
 
 def fitted(runs: Sequence[Row]) -> LadderLaw:
-    """The law of the best run of every size, over rates and batches."""
+    """Fit the law to the best run of every size, over learning rates and batches."""
     best = dict[tuple[float, ...], Row]()
     for row in sorted(runs, key=lambda row: -row["loss"]):
         best[row["parameters"], row["tokens"]] = row
@@ -174,8 +174,9 @@ def fitted(runs: Sequence[Row]) -> LadderLaw:
 
 
 def targets() -> dict[str, Cell]:
-    """Runs 16 times as large, as long, and both, as the largest and longest of the ladder; their
-    rates are advised.
+    """Runs 16 times as large, as long, and both, as the largest and longest of the ladder.
+
+    Their learning rates are advised by the forecasts.
     """
     asked = {
         "16 times as large": (208, 1),
@@ -190,7 +191,7 @@ def targets() -> dict[str, Cell]:
 
 
 def compare(answer: Row, measured: Sequence[Row]) -> Row:
-    """The forecasts with what was measured: the best run, and what the advised rate lost to it."""
+    """Add what was measured to forecasts: the best run, and what the advised rate lost to it."""
     for row in answer["forecasts"]:
         place = ["target", *(row[name] for name in PLACE)]
         runs = sorted(

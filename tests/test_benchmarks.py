@@ -26,7 +26,7 @@ from makers import evidence, pictures, question_charts, real_ladders_page
 from makers.benchmarks_page import PAGE, tables_of
 from nfd.data import digits
 from nfd.runs.losses import cross_entropy
-from nfd.runs.trial import train
+from nfd.runs.trial import optimizer_of, train
 from studies import beside, embedding_rate, muon_depth, two_limits, two_limits_depth
 
 MACHINE = {
@@ -203,10 +203,16 @@ def test_a_part_explains_mup_where_the_standard_scaling_has_its_loss_with_it_alo
 def test_recipes_move_the_rates_that_they_name_and_every_matrix_decays_alike() -> None:
     sample = torch.zeros(1, embedding_rate.LENGTH, dtype=torch.long)
     rates = dict[str, list[float]]()
-    for name, (rule, falls, embeddings_fall, decay, _) in embedding_rate.RECIPES.items():
-        make = partial(embedding_rate.GPT, falls=falls, embeddings_fall=embeddings_fall)
-        member = nfd.Family(make, (64, 1), rule, "adamw", sample=sample).member(128, 1)
-        groups = embedding_rate.adamw(member.groups(1.0), decay).param_groups
+    for name, recipe in embedding_rate.RECIPES.items():
+        decay = recipe.decay
+        make = partial(
+            embedding_rate.GPT, falls=recipe.falls, embeddings_fall=recipe.embeddings_fall
+        )
+        member = nfd.Family(make, (64, 1), recipe.rule, "adamw", sample=sample).member(128, 1)
+        batch = (sample, sample)
+        make_optimizer = partial(embedding_rate.adamw, decay=decay)
+        task = nfd.Task([batch], eval_batches=[batch], make_optimizer=make_optimizer)
+        groups = optimizer_of(task, member, 1.0).param_groups
         assert {round(group["lr"] * group["weight_decay"], 9) for group in groups} <= {0.0, decay}
         of = {id(p): group["lr"] for group in groups for p in group["params"]}
         module = member.module

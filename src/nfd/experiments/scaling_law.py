@@ -1,18 +1,17 @@
-"""``nfd.scaling_law``: the law of the loss over width and depth, from networks that are trained
-here.
-"""
+"""``nfd.scaling_law``: the loss law over width and depth, from networks that are trained here."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
 
 from nfd.core.checks import check_ascending, check_count, check_real
 from nfd.core.errors import InputError
 from nfd.core.modes import undisturbed
 from nfd.core.names import MOST, WIDEST
 from nfd.families.family import Family, as_family
-from nfd.laws.best_size import counted
+from nfd.laws.best_size import Cost, counted
 from nfd.laws.loss_law import check_sizes
 from nfd.laws.scaling_law import ScalingLaw, judged
 from nfd.runs.sweep import Sweep, as_sweep
@@ -38,14 +37,14 @@ def scaling_law(
     roles: Mapping[str, str] | None = None,
     sweep: Sweep | None = None,
 ) -> ScalingLaw:
-    """Train networks of every width and depth, and fit ``loss(n, L) = floor + a/n + b/L`` to their
-    losses.
+    """Train networks of every width and depth, and fit a law to their losses.
 
-    The law answers how low the loss of a larger network would be (``.at``), and which size is best
-    for a budget (``.best``). The floor is the loss of the infinitely large network after the same
-    training. As a test, the largest size is predicted from a fit without it. With several
-    ``lengths``, every size is trained over each number of steps, and the law has the term
-    ``c/D^beta``, where D (``tokens``) is the number of targets seen.
+    It is ``loss(n, L) = floor + a/n + b/L``. The law answers how low the loss of a larger network
+    would be (``.at``), and which size is best for a budget (``.best``). The floor is the loss of
+    the infinitely large network after the same training. As a test, the largest size is predicted
+    from a fit without it. With several ``lengths``, every size is trained over each number of
+    steps, and the law has the term ``c/D^beta``, where D (``tokens``) is the number of targets
+    seen.
 
     Example::
 
@@ -74,7 +73,6 @@ def scaling_law(
     Raises:
         ValueError, TypeError: naming the argument; with too few sizes for a law.
     """
-
     task = as_task(task)
     widths = check_ascending("widths", widths, WIDEST)
     depths = check_ascending("depths", depths, MOST)
@@ -92,48 +90,50 @@ def scaling_law(
             "steps: 1 - step / steps."
         )
     tasks = [task.first(length) for length in several]
-    sizes = [(n, L, own.targets) for own in tasks for n in widths for L in depths]
-    varying = [k for k in range(3) if len({size[k] for size in sizes}) > 1]
+    trials = dict[tuple[int, int, int], list[Trial]]()
+    for part, width, depth in product(tasks, widths, depths):
+        trials[width, depth, part.targets] = [
+            Trial(family, part, width, depth, seed, rate) for seed in range(count)
+        ]
+    varying = [k for k in range(3) if len({size[k] for size in trials}) > 1]
     variables = tuple(("width", "depth", "tokens")[k] for k in varying)
-    # before hours of training
-    check_sizes(variables, [[size[k] for k in varying] for size in sizes])
-    trials = {
-        (n, L, own.targets): [Trial(family, own, n, L, seed, rate) for seed in range(count)]
-        for own in tasks
-        for n in widths
-        for L in depths
-    }
+    sizes = {size: tuple(size[k] for k in varying) for size in trials}
+    # Sizes that make no law are refused before hours of training.
+    check_sizes(variables, [*sizes.values()])
     with as_sweep(sweep) as opened:
         trained = opened.run_all(trials, "sizes")
-    losses = {
-        tuple(size[k] for k in varying): [
-            record.metrics.get(task.score, math.inf) for record in records
-        ]
-        for size, records in trained.items()
-    }
-    # what the longest training costs at every size
-    sample = task.batches[0][0]
-    samples = sum(batch_size(inputs) for inputs, _ in tasks[-1].batches)
-    models = {(n, L): family.member(n, L, device=task.device) for n in widths for L in depths}
-    counts = {
-        "parameters": {size: model.parameters for size, model in models.items()},
-        "flops": {
-            size: round(model.operations(sample) * samples) for size, model in models.items()
-        },
-    }
+    losses = dict[tuple[int, ...], list[float]]()
+    for size, records in trained.items():
+        losses[sizes[size]] = [record.metrics.get(task.score, math.inf) for record in records]
     law, held_out = judged(variables, losses, paired=True)
+    shorter = "".join(f"{part.steps} or " for part in tasks[:-1])
     return ScalingLaw(
         law,
         losses,
         about=f"{family.name}, rule {family.rule}, {family.optimizer}, lr = {rate:g}, "
-        f"{''.join(f'{own.steps} or ' for own in tasks[:-1])}{tasks[-1].about}, {count} seeds of "
-        "each size.",
+        f"{shorter}{tasks[-1].about}, {count} seeds of each size.",
         score={"train_loss": "training loss", "test_loss": "test loss"}[task.score],
-        costs={
-            resource: cost
-            for resource, of in counts.items()
-            if (cost := counted(of, math.gcd(*widths)))
-        },
+        costs=_costs(family, tasks[-1], widths, depths),
         held_out=held_out,
         notes=(*opened.notes(family), *task.notes),
     )
+
+
+def _costs(
+    family: Family, task: Task, widths: Sequence[int], depths: Sequence[int]
+) -> dict[str, Cost]:
+    """Count the parameters, and the operations of a training run, of every size."""
+    sample = task.batches[0][0]
+    samples = sum(batch_size(inputs) for inputs, _ in task.batches)
+    parameters = dict[tuple[int, int], int]()
+    operations = dict[tuple[int, int], int]()
+    for size in product(widths, depths):
+        member = family.member(*size, device=task.device)
+        parameters[size] = member.parameters
+        operations[size] = round(member.operations(sample) * samples)
+    costs = {}
+    for resource, counts in (("parameters", parameters), ("flops", operations)):
+        cost = counted(counts, math.gcd(*widths))
+        if cost is not None:
+            costs[resource] = cost
+    return costs

@@ -1,8 +1,7 @@
-"""The law of the loss curve of one run whose schedule is known: its final loss, from the beginning
-of the run.
+"""The law of the loss curve of one training run: its final loss, from its losses so far.
 
-After t steps, with r(t) the rate over its peak, S(t) the sum of r over the steps so far, and s the
-latest step,
+The schedule of the run is known. After t steps, with r(t) the learning rate over its peak, S(t) the
+sum of r over the steps so far, and s the latest step,
 
     loss(t) / loss(s) = E + f (S(t) / S(s))^-a - b h(t),
     h(t) = sum over steps k < t of (r(k-1) - r(k)) G(t - k),
@@ -41,38 +40,49 @@ from nfd.laws.schedules import RateSchedule
 Array = NDArray[np.float64]
 Schedule = RateSchedule | Callable[[int], float] | Sequence[float]
 
-_RELAXED = 100.0  # steps within which the loss follows a fall of the rate
-_GRID = 4096  # steps at which a schedule is read, at most
-_AT_PEAK = 0.999  # a share of the peak at which the warm-up has ended
-# the losses fitted: from a quarter of S, and behind the warm-up
+# Steps within which the loss follows a fall of the learning rate.
+_RELAXED = 100.0
+# A schedule is read at so many steps, at most.
+_GRID = 4096
+# The warm-up has ended at this share of the peak.
+_AT_PEAK = 0.999
+# Losses are fitted from a quarter of the latest S on, and after the warm-up, whose S counts by the
+# second factor.
 _BACK = 4.0
 _WARMED = 1.2
-# of the losses in log S
+# Losses are averaged in bins of log S; a fit needs so many losses.
 _BINS = 40
 _FEWEST = 5
-# of the discrepancy: its length in log S, and its size over the loss
+# The Gaussian process of what the form misses: its length in log S, and its size over the loss.
 _LENGTH = 1.0
 _MISSED = 0.0015
 _LEAST_NOISE = 2e-4
+# The grid of a.
 POWERS = np.exp(np.linspace(math.log(0.15), math.log(1.6), 33))
-# of E and f
+# The prior of E and f: means, and the standard deviation of both.
 _TYPICAL = np.array([0.88, 0.12])
 _WITHIN = 0.3
-_USUAL_RATE = 1e-3  # of AdamW, for the prior
-_REFUSED = 0.06  # of the final loss
-SEED_NOISE = 0.0003  # by how much the losses of two seeds differ
+# The learning rate of AdamW at which the prior's coefficients are.
+_USUAL_RATE = 1e-3
+# A forecast is refused where its interval is a wider share of the final loss.
+_REFUSED = 0.06
+# By how much the losses of two seeds differ, over the loss.
+SEED_NOISE = 0.0003
 
 
 @dataclass(frozen=True)
 class CurvePrior:
-    """A normal prior of log a and log b, whose means are linear in the log of AdamW's peak rate
-    over 0.001.
+    """A normal prior of log a and log b.
+
+    Its means are linear in the log of AdamW's peak learning rate over 0.001.
 
     Attributes:
-        name: for the answer. coefficients: ``[2, 2]``, of 1 and of the log rate. covariance: of a
-            run of other people.
-        rates: mean and variance of the log rate, where it is not known. calibration: of intervals.
-            curves: what it was learned from.
+        name: for the answer.
+        coefficients: ``[2, 2]``, of 1 and of the log rate.
+        covariance: of a run of other people.
+        rates: mean and variance of the log rate, where it is not known.
+        calibration: of intervals.
+        curves: what it was learned from.
     """
 
     name: str
@@ -84,15 +94,14 @@ class CurvePrior:
 
     def at(self, rate: float | None) -> tuple[Array, Array]:
         """Mean and covariance at a rate, or at one that is not known."""
-        place, variance = self.rates if rate is None else (math.log(rate / _USUAL_RATE), 0.0)
+        log_rate, variance = self.rates if rate is None else (math.log(rate / _USUAL_RATE), 0.0)
         slope = self.coefficients[:, 1]
-        return self.coefficients[:, 0] + slope * place, self.covariance + variance * np.outer(
-            slope, slope
-        )
+        mean = self.coefficients[:, 0] + slope * log_rate
+        return mean, self.covariance + variance * np.outer(slope, slope)
 
 
 def read_curve_prior() -> CurvePrior:
-    """The prior of the package."""
+    """Read the prior of the package."""
     return read_prior("curves", "curves", _parsed)
 
 
@@ -109,10 +118,9 @@ def _parsed(stored: Mapping[str, Any]) -> CurvePrior:
 
 
 class RunCurve:
-    """The losses of a run so far, ``[K]`` after ``[K]`` steps, beside its schedule to the last
-    step.
+    """The losses of a run so far, ``[K]`` after ``[K]`` steps, and its whole schedule.
 
-    Those are fitted at which S is no less than its latest value over ``back``.
+    Losses are fitted at which S is at least its latest value over ``back``.
     """
 
     def __init__(
@@ -142,48 +150,51 @@ class RunCurve:
         peak = int(np.argmax(shares >= _AT_PEAK))
         self.warmed = float(self._begins[peak])
         falls = -np.diff(shares[peak:])
-        self._falls, self._fell = falls[falls != 0], self._begins[peak + 1 :][falls != 0]
+        self._falls = falls[falls != 0]
+        self._fall_steps = self._begins[peak + 1 :][falls != 0]
 
     def progress(self, steps: Array) -> Array:
-        """S after steps."""
+        """The sum S of shares of the peak rate after steps."""
         return np.asarray(
             np.interp(steps, np.append(0.0, self._until), np.append(0.0, self._summed))
         )
 
     def fallen(self, steps: Array) -> Array:
-        """h after steps."""
-        since = np.clip(steps[:, None] - self._fell, 0.0, None)
+        """The falls of the rate, h, as far as the loss follows them after steps."""
+        since = np.clip(steps[:, None] - self._fall_steps, 0.0, None)
         return np.asarray((1 - (1 + since / _RELAXED) ** -0.5) @ self._falls)
 
     @cached_property
     def recent(self) -> NDArray[np.bool_]:
         """Which losses are fitted."""
         S = self.progress(self.steps)
-        least = (
-            max(S[-1] / self.back, _WARMED * self.progress(np.array([self.warmed]))[0])
-            if len(S)
-            else 0.0
-        )
-        found = np.asarray(least <= S)
-        if found.sum() < _FEWEST:
+        least = 0.0
+        if len(S):
+            S_warmed = self.progress(np.array([self.warmed]))[0]
+            least = max(S[-1] / self.back, _WARMED * S_warmed)
+        is_recent = np.asarray(least <= S)
+        if is_recent.sum() < _FEWEST:
             raise InputError(
                 f"a forecast needs at least {_FEWEST} losses behind the warm-up, in the last three "
-                f"quarters of the run so far; got {found.sum()}. Log more of them, or ask later."
+                f"quarters of the run so far; got {is_recent.sum()}. Log more of them, or ask "
+                "later."
             )
-        return found
+        return is_recent
 
     @cached_property
     def noise(self) -> float:
-        """The standard deviation of one loss about the curve, over the loss, from second
-        differences.
+        """The standard deviation of one loss about the curve, over the loss.
+
+        It comes from second differences.
         """
         bends = np.abs(np.diff(np.log(self.losses[self.recent]), 2))
         return max(_LEAST_NOISE, float(np.median(bends)) / 0.6745 / math.sqrt(6))
 
     @cached_property
     def binned(self) -> tuple[Array, Array, Array]:
-        """Means of the fitted losses in bins of log S, ``[B]`` each: step, loss, and the noise of
-        that mean.
+        """Means of the fitted losses in bins of log S, ``[B]`` each.
+
+        They are of the step and of the loss; the third is the noise of the mean loss.
         """
         steps = self.steps[self.recent]
         losses = self.losses[self.recent]
@@ -196,7 +207,7 @@ class RunCurve:
 
 
 def _shares(schedule: Schedule, steps: NDArray[np.int64], total: int) -> Array:
-    """The rates at steps over their peak."""
+    """Read the rates at steps, over their peak."""
     if isinstance(schedule, RateSchedule):
         rates = [schedule(step, total) for step in steps.tolist()]
     elif callable(schedule):
@@ -210,16 +221,14 @@ def _shares(schedule: Schedule, steps: NDArray[np.int64], total: int) -> Array:
     else:
         kinds = "an nfd.RateSchedule, a function of the step such as LambdaLR's, or a list of rates"
         raise InputTypeError(f"schedule must be {kinds}; got {type(schedule).__name__}.")
-    found = np.array(rates)
-    if not (np.isfinite(found).all() and (found >= 0).all() and found.max() > 0):
+    by_step = np.array(rates)
+    if not (np.isfinite(by_step).all() and (by_step >= 0).all() and by_step.max() > 0):
         raise InputError("schedule must give finite rates of at least 0, some above it.")
-    return np.asarray(found / found.max())
+    return np.asarray(by_step / by_step.max())
 
 
 class CurvePosterior:
-    """What the losses of a run and a prior allow: the numbers of the law, and the losses to
-    come.
-    """
+    """What the losses of a run and a prior allow: numbers of the law, and losses to come."""
 
     def __init__(self, run: RunCurve, prior: CurvePrior, rate: float | None = None) -> None:
         self.run = run
@@ -230,7 +239,7 @@ class CurvePosterior:
         self._fallen = run.fallen(steps)
         mean, covariance = prior.at(rate)
         shared = covariance[0, 1] / covariance[0, 0]
-        # of log b, where a is known
+        # The standard deviation of log b, where a is known.
         error = math.sqrt(covariance[1, 1] - shared * covariance[0, 1])
         self._sure = np.linalg.inv(_discrepancy(self._logs, self._logs) + np.diag(noise**2 + 1e-8))
         self._losses = losses / self.level
@@ -241,20 +250,19 @@ class CurvePosterior:
             form = self._form(self._logs, self._fallen, a)
             b = math.exp(mean[1] + shared * (math.log(a) - mean[0]))
             believed = np.append(_TYPICAL, b)
-            known = np.diag([_WITHIN**-2, _WITHIN**-2, (error * b) ** -2])
-            precision = form.T @ self._sure @ form + known
-            left = self._losses - form @ believed
-            told = form.T @ self._sure @ left
-            step = np.linalg.solve(precision, told)
-            likely = told @ step - np.linalg.slogdet(precision)[1] + np.linalg.slogdet(known)[1]
-            heights.append(
-                (
-                    likely
-                    - left @ self._sure @ left
-                    - (math.log(a) - mean[0]) ** 2 / covariance[0, 0]
-                )
-                / 2
+            prior_precision = np.diag([_WITHIN**-2, _WITHIN**-2, (error * b) ** -2])
+            precision = form.T @ self._sure @ form + prior_precision
+            residuals = self._losses - form @ believed
+            gradient = form.T @ self._sure @ residuals
+            step = np.linalg.solve(precision, gradient)
+            likely = (
+                gradient @ step
+                - np.linalg.slogdet(precision)[1]
+                + np.linalg.slogdet(prior_precision)[1]
             )
+            misfit = residuals @ self._sure @ residuals
+            surprise = (math.log(a) - mean[0]) ** 2 / covariance[0, 0]
+            heights.append((likely - misfit - surprise) / 2)
             numbers.append(np.asarray(believed + step))
             covariances.append(np.asarray(np.linalg.inv(precision)))
         weights = np.exp(np.array(heights) - max(heights))
@@ -278,7 +286,8 @@ class CurvePosterior:
         logs = np.log(self.run.progress(steps) / self._last)
         fallen = self.run.fallen(steps)
         across = _discrepancy(logs, self._logs) @ self._sure
-        own = _MISSED**2 - np.einsum("kb,kb->k", across, _discrepancy(logs, self._logs))
+        missed = _MISSED**2 - np.einsum("kb,kb->k", across, _discrepancy(logs, self._logs))
+        missed = np.clip(missed, 0.0, None)
         means = list[Array]()
         variances = list[Array]()
         for a, numbers, covariance in zip(POWERS, self._numbers, self._covariances, strict=True):
@@ -286,26 +295,25 @@ class CurvePosterior:
             form = self._form(logs, fallen, a)
             means.append(form @ numbers + across @ (self._losses - seen @ numbers))
             open_form = form - across @ seen
-            variances.append(
-                np.einsum("ki,ij,kj->k", open_form, covariance, open_form) + np.clip(own, 0.0, None)
-            )
+            variances.append(np.einsum("ki,ij,kj->k", open_form, covariance, open_form) + missed)
         mean = self._weights @ np.array(means)
         variance = self._weights @ (np.array(variances) + np.square(means)) - mean**2
         return np.log(self.level * mean), np.sqrt(np.clip(variance, 0.0, None)) / mean
 
 
 def _discrepancy(rows: Array, columns: Array) -> Array:
-    """The covariance of what the form misses, at two lists of log S."""
+    """Compute the covariance of what the form misses, between two lists of log S."""
     return np.asarray(_MISSED**2 * np.exp(-0.5 * np.square((rows[:, None] - columns) / _LENGTH)))
 
 
 @dataclass(frozen=True)
 class RunForecast:
-    """The losses to come of a run, from those so far. Print it.
+    """The losses to come of a run, from its losses so far. Print it.
 
     Attributes:
-        seen: the step of the latest loss that it knows. total_steps: of the run.
-        prior: the name of the prior.
+        seen: the step of the latest loss that it knows.
+        total_steps: of the run.
+        prior: the prior of the law's numbers.
     """
 
     posterior: CurvePosterior
@@ -314,12 +322,13 @@ class RunForecast:
     prior: CurvePrior
 
     def at(self, step: int) -> Interval:
-        """The loss after a step, from ``seen`` to ``total_steps``, without the noise of single
-        batches.
+        """The loss after a step, from ``seen`` to ``total_steps``.
+
+        It is without the noise of single batches.
         """
         check_count("step", step, minimum=self.seen)
         mean, sd = self.posterior.moments([step])
-        # its gain is the drop, whose course differs from run to run
+        # What a run gains is the drop, whose course differs from run to run.
         calibration = self.prior.calibration
         error = float(calibration.spread(sd, self.posterior.drop([step]))[0])
         half = calibration.q * error
@@ -338,19 +347,21 @@ class RunForecast:
         if width <= _REFUSED:
             return None
         falls = self.posterior.run.fallen(np.array([float(self.total_steps), float(self.seen)]))
-        remedy = (
-            "Most of the fall of the rate is still to come: ask again when half of it is done."
-            if falls[0] > 2 * max(falls[1], 0.1)
-            else "Ask again later in the run."
-        )
+        remedy = "Ask again later in the run."
+        if falls[0] > 2 * max(falls[1], 0.1):
+            remedy = (
+                "Most of the fall of the rate is still to come: ask again when half of it is done."
+            )
         return (
             f"The forecast of the final loss is {width:.1%} wide, more than {_REFUSED:.0%}. "
             f"{remedy}"
         )
 
     def outside(self, losses: Mapping[int, float]) -> Interval | None:
-        """The interval of the mean of later losses, where that mean is outside of it by more than
-        the noise of seeds and of the losses; None where it is not."""
+        """The interval of the mean of later losses, where their mean is outside; else None.
+
+        Outside is by more than the noise of seeds and of the losses.
+        """
         if not losses:
             return None
         values = np.array(list(losses.values()))
@@ -358,18 +369,19 @@ class RunForecast:
         noise = SEED_NOISE + 2 * self.posterior.run.noise / math.sqrt(len(values))
         low = band.low * (1 - noise)
         high = band.high * (1 + noise)
-        return (
-            None if low <= values.mean() <= high else Interval(band.value, band.stderr, low, high)
-        )
+        if low <= values.mean() <= high:
+            return None
+        return Interval(band.value, band.stderr, low, high)
 
     def __str__(self) -> str:
-        said = (
+        sentences = [
             f"Loss after {self.total_steps:,} steps: {self.loss.unsigned}, from the first "
             f"{self.seen:,}."
-        )
-        return " ".join(
-            [said, *([self.refusal] if self.refusal else []), f"Prior: {self.prior.name}."]
-        )
+        ]
+        if self.refusal:
+            sentences.append(self.refusal)
+        sentences.append(f"Prior: {self.prior.name}.")
+        return " ".join(sentences)
 
 
 def forecast_run(
@@ -379,13 +391,12 @@ def forecast_run(
     *,
     rate: float | None = None,
 ) -> RunForecast:
-    """Forecast the final loss of a language model's training from its losses so far and its
-    schedule.
+    """Forecast the final loss of a language model's training run from its losses so far.
 
-    The law is that of ``nfd.laws.curve``: a power of the summed rates, less a drop for every fall
-    of the rate. The drop that a run has not shown yet comes from other people's runs, so that its
-    interval is wide. Intervals are calibrated on runs of others, each source of which was forecast
-    from the others.
+    The law is documented in ``nfd.laws.curve``: a power of the summed rates, less a drop for every
+    fall of the rate. The drop that a run has not shown yet comes from other people's runs, so that
+    its interval is wide. Intervals are calibrated on runs of others, each source of which was
+    forecast from the others.
 
     Args:
         losses: by step, as ``{200: 5.1, 400: 4.3}``, or one for each step from the first; of
@@ -403,11 +414,11 @@ def forecast_run(
 
         schedule = nfd.RateSchedule(warmup=100, fall="linear", share=0.2)
         losses = {step: 2.5 + 30 * step**-0.5 for step in range(50, 2501, 50)}
-        said = nfd.forecast_run(losses, schedule, total_steps=10_000, rate=1e-3)
-        print(said.loss, said.at(8000), said.refusal)
+        forecast = nfd.forecast_run(losses, schedule, total_steps=10_000, rate=1e-3)
+        print(forecast.loss, forecast.at(8000), forecast.refusal)
     """
     if rate is not None:
         check_real("rate", rate, above=0.0)
     run = RunCurve(losses, schedule, total_steps)
-    chosen = read_curve_prior()
-    return RunForecast(CurvePosterior(run, chosen, rate), int(run.steps[-1]), run.total, chosen)
+    prior = read_curve_prior()
+    return RunForecast(CurvePosterior(run, prior, rate), int(run.steps[-1]), run.total, prior)

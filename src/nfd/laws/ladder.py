@@ -91,8 +91,9 @@ class NextRun:
 
 @dataclass(frozen=True)
 class LadderLaw:
-    """The law of the loss over parameters N and tokens D, and its forecasts of one new run. Print
-    it to see the table.
+    """The law of the loss over parameters N and tokens D, and its forecasts of one new run.
+
+    Print it to see the table.
 
     ``loss = floor + ((A / N^a)^p + (B / D^b)^p)^(1/p)`` with a discrepancy, or of one variable
     ``floor + A / N^a``. Intervals are meant to hold 95 of 100 new runs; their widths are calibrated
@@ -137,14 +138,16 @@ class LadderLaw:
     @cached_property
     def terms(self) -> dict[str, Interval]:
         """The numbers of the law with 95 % intervals of the posterior: floor, A, a, B, b and p."""
-        own = self.posterior
+        posterior = self.posterior
         draws = self.posterior.draws
-        level, logs, powers, p = own.numbers(draws)
+        level, logs, powers, p = posterior.numbers(draws)
         whole = np.logaddexp.reduce(np.hstack([np.zeros((len(draws), 1)), logs]), axis=1)
         terms = {"floor": np.exp(level - whole)}
         for k, name in enumerate(self.variables):
             factor, power = _LETTERS[name]
-            log_factor = level - whole + logs[:, k] + powers[:, k] * math.log(own.reference[k])
+            log_factor = (
+                level - whole + logs[:, k] + powers[:, k] * math.log(posterior.reference[k])
+            )
             terms |= {factor: np.exp(log_factor), power: powers[:, k]}
         terms |= {"p": p} if len(self.variables) == 2 else {}
         return {
@@ -153,29 +156,33 @@ class LadderLaw:
 
     @property
     def floor(self) -> Interval:
-        """The loss where parameters and tokens are infinite, E; above 0. Runs tell it poorly: do
-        not refuse by it.
+        """The loss where parameters and tokens are infinite, E; above 0.
+
+        Runs show it poorly: do not refuse by it.
         """
         return self.terms["floor"]
 
     @cached_property
     def additive(self) -> Additive:
-        """The usual fit, with p = 1 and no prior, by Huber's loss of the log losses; without
-        intervals.
+        """The usual fit, with p = 1 and no prior, by Huber's loss of the log losses.
+
+        It has no intervals.
         """
         return fit_additive(self.posterior.sizes, np.exp(self.posterior.log_losses))
 
     @property
     def residual(self) -> float:
-        """The error of a run, relative to its loss: what neither the law nor a smooth discrepancy
-        explains.
+        """The error of a run, relative to its loss.
+
+        It is what neither the law nor a smooth discrepancy explains.
         """
         return math.exp(self.posterior.middle[-1])
 
     @property
     def warning(self) -> str | None:
-        """A sentence where the residual says that the runs are not tuned alike, or that the losses
-        are none.
+        """A warning where runs seem not to be tuned alike, or losses not to be losses.
+
+        The residual says the first.
         """
         if self.posterior.log_losses.min() > _PERPLEXITY:
             return (
@@ -204,8 +211,9 @@ class LadderLaw:
         return Interval(value, value * half / 1.96, value * math.exp(-half), value * math.exp(half))
 
     def best(self, *, flops: float) -> BestSplit:
-        """The numbers of parameters and tokens of lowest loss for a budget of operations, ``6 N
-        D``, with intervals.
+        """The parameters and tokens of lowest loss for a budget of operations, with intervals.
+
+        Operations are ``6 N D``.
 
         There both terms fall alike: ``a (A / N^a)^p = b (B / D^b)^p``. The slope of the discrepancy
         moves that point by itself over the second derivative of the log loss, ``p a b`` times the
@@ -215,10 +223,11 @@ class LadderLaw:
             raise InputError(
                 f"best needs a law in parameters and tokens; this one is in {self.variables[0]}."
             )
-        own = self.posterior
+        posterior = self.posterior
         budget = check_real("flops", flops, above=0.0)
-        _, terms, powers, p = own.numbers(own.draws)
-        log_tokens = math.log(budget / FLOPS) - np.log(own.reference).sum()  # of N at the reference
+        _, terms, powers, p = posterior.numbers(posterior.draws)
+        # The tokens for which the budget pays at the reference's parameters.
+        log_tokens = math.log(budget / FLOPS) - np.log(posterior.reference).sum()
         slopes = np.log(powers[:, 0] / powers[:, 1]) / p
         log_parameters = (
             terms[:, 0] - terms[:, 1] + slopes + powers[:, 1] * log_tokens
@@ -226,11 +235,13 @@ class LadderLaw:
         log_reducible = (
             terms[:, 0] - powers[:, 0] * log_parameters + np.log1p(powers[:, 0] / powers[:, 1]) / p
         )
-        log_parameters += own.slopes() / (p * powers.prod(1) / (1 + np.exp(-log_reducible)))
-        draws = own.reference[0] * np.exp(log_parameters)
+        log_parameters += posterior.slopes() / (p * powers.prod(1) / (1 + np.exp(-log_reducible)))
+        draws = posterior.reference[0] * np.exp(log_parameters)
         N = float(np.median(draws))
         D = budget / FLOPS / N
-        inside = bool((np.clip([N, D], own.sizes.min(0), own.sizes.max(0)) == [N, D]).all())
+        inside = bool(
+            (np.clip([N, D], posterior.sizes.min(0), posterior.sizes.max(0)) == [N, D]).all()
+        )
         predicted = self.at(parameters=N, tokens=D)
         refused = self.refused(parameters=N, tokens=D)
         return BestSplit(
@@ -248,8 +259,7 @@ class LadderLaw:
         )
 
     def next_run(self, *, budget: float, target: Mapping[str, float] | None = None) -> NextRun:
-        """The run that would narrow the forecast of a target most, of those that cost no more than
-        a budget.
+        """The run within a budget that would narrow the forecast of a target most.
 
         Draws of the target's loss are regressed on those of the run's, which has an error: what is
         left is the variance that is expected after it.
@@ -260,28 +270,29 @@ class LadderLaw:
             target: parameters and tokens of the forecast; by default those that are best for 10
                 times the compute of the largest run.
         """
-        own = self.posterior
+        posterior = self.posterior
         most = check_real("budget", budget, above=0.0)
         goal = np.array(self._target() if target is None else self._size(target))
-        ranges = zip(own.sizes.min(0), np.maximum(own.sizes.max(0), goal), strict=True)
+        ranges = zip(posterior.sizes.min(0), np.maximum(posterior.sizes.max(0), goal), strict=True)
         axes = np.meshgrid(*(np.geomspace(low, high, _CANDIDATES) for low, high in ranges))
         runs = np.stack([axis.ravel() for axis in axes], -1)
         runs = runs[_cost(runs) <= most * (1 + 1e-9)]
         if not len(runs):
-            least = float(_cost(own.sizes.min(0)[None])[0])
+            least = float(_cost(posterior.sizes.min(0)[None])[0])
             raise InputError(
                 f"budget must pay for the smallest run, {least:.3g}; got {most:g}. Raise it."
             )
-        means, within = own.moments(np.vstack([goal, runs]))
-        squared_error = float(np.exp(2 * own.draws[:, -1]).mean())
+        means, within = posterior.moments(np.vstack([goal, runs]))
+        squared_error = float(np.exp(2 * posterior.draws[:, -1]).mean())
         covariance = np.cov(means.T) + squared_error * within
-        error = squared_error * FREEDOM / (FREEDOM - 2)  # the variance of Student's t
-        told = covariance[0, 1:] ** 2 / (np.diag(covariance)[1:] + error)
-        chosen = int(told.argmax())
-        gain = max(0.0, float(own.log_losses.min() - np.median(means[:, 0])))
+        # The variance of Student's t.
+        error = squared_error * FREEDOM / (FREEDOM - 2)
+        explained = covariance[0, 1:] ** 2 / (np.diag(covariance)[1:] + error)
+        chosen = int(explained.argmax())
+        gain = max(0.0, float(posterior.log_losses.min() - np.median(means[:, 0])))
         before, after = (
             2 * self._half_width(math.sqrt(max(0.0, covariance[0, 0] - known) + error), gain)
-            for known in (0.0, float(told[chosen]))
+            for known in (0.0, float(explained[chosen]))
         )
         size, asked = (
             dict(zip(self.variables, x.tolist(), strict=True)) for x in (runs[chosen], goal)
@@ -290,9 +301,11 @@ class LadderLaw:
 
     @cached_property
     def refusal(self) -> str | None:
-        """Why not to trust a forecast at 10 times the compute of the largest run: its interval is
-        wider than 8 %, with the run that would help most, or the runs are not tuned alike.
-        ``refused`` is about any size."""
+        """Why not to trust a forecast at 10 times the compute of the largest run.
+
+        Its interval is wider than 8 %, with the run that would help most, or the runs are not tuned
+        alike. ``refused`` is about any size.
+        """
         return self.refused(**dict(zip(self.variables, self._target(), strict=True)))
 
     def refused(
@@ -438,8 +451,7 @@ def fit_ladder(
     rate: float | str | None = None,
     prior: str | os.PathLike[str] | None = "ladders",
 ) -> LadderLaw:
-    """Fit the law of the loss over parameters N and tokens D to the final losses of your logged
-    runs.
+    """Fit the law of the loss over parameters and tokens to the final losses of logged runs.
 
     ``loss = floor + ((A / N^a)^p + (B / D^b)^p)^(1/p)``, with priors from other people's ladders
     and calibrated intervals; where only one of them varies, ``floor + A / N^a``. Shapes may vary,

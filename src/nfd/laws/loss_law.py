@@ -1,5 +1,4 @@
-"""The law of the loss: what trained networks lose against the infinite one, its fit to runs, and
-its intervals.
+"""The loss law: what trained networks lose against the infinite one, its fit, and its intervals.
 
 With ``s = x0 / x`` for every variable x of a run (width n, depth L, tokens), x0 its smallest fitted
 value,
@@ -38,25 +37,27 @@ Array = NDArray[np.float64]
 Sizes = tuple[float, ...]
 Losses = Mapping[Any, Sequence[float]]  # of runs, by their sizes
 
-GOOD = 0.05  # the p-value below which the law does not hold
+# The p-value below which the law does not hold.
+GOOD = 0.05
 
 # ---- The form and the priors: all that is taken to be so before any loss is seen. The likelihood
 # is ``_Fit._settled``.
 
 
-# variables with a limit: their power is 1 there, and they have terms of second order
+# Variables with a limit: their power is 1 there, and they have terms of second order.
 _LIMITED = ("width", "depth")
 _LETTERS = {"width": ("a", ""), "depth": ("b", ""), "tokens": ("c", "beta")}
 
 # Median and standard error of a power's logarithm. At sizes that can be trained, powers of width
-# and depth between 0.75 and 1.5 were seen; intervals with the power 1 alone held the floor 24 to 90
+# and depth between 0.75 and 1.5 were seen; intervals with only the power 1 held the floor 24 to 90
 # times in 100.
 _POWERS = dict.fromkeys(_LIMITED, (1.0, 0.4)) | {"tokens": (0.4, 1.0)}
 
-# of the logarithm of a run's variance in that of a variable; of other variables 0
+# The slope of the logarithm of a run's variance in the logarithm of a variable; of others 0.
 _SLOPES = {"width": -0.5}
-_SLOPE_SURE = 4.0  # over the variance of these slopes
-# variance that sizes share over what is a size's own; all alike
+# One over the variance of these slopes.
+_SLOPE_SURE = 4.0
+# Variance that sizes share, over the variance of one size; each ratio has the same chance.
 _SHARED = (0.0, 0.3, 1.0, 4.0, 16.0, 64.0)
 
 
@@ -79,7 +80,7 @@ class Form:
 
     @cached_property
     def free(self) -> list[int]:
-        """The variables whose power only the losses tell."""
+        """The variables whose power only the losses show."""
         return [k for k, name in enumerate(self.variables) if name not in _LIMITED]
 
     @cached_property
@@ -94,18 +95,15 @@ class Form:
 
     @cached_property
     def prior(self) -> tuple[Array, Array]:
-        """The middle of every number, and one over its variance: 0 where only the losses tell it.
+        """The middle of every number, and one over its variance; 0 where only losses show it.
 
         How large second order may be depends on the first, which only a fit knows (``_Fit``).
         """
         middle, sure = np.zeros((2, self.second.stop))
-        middle[self.powers], sure[self.powers] = zip(
-            *(
-                (math.log(power), error**-2)
-                for power, error in (_POWERS[name] for name in self.variables)
-            ),
-            strict=True,
-        )
+        for k, name in enumerate(self.variables, self.powers.start):
+            power, error = _POWERS[name]
+            middle[k] = math.log(power)
+            sure[k] = error**-2
         return middle, sure
 
     @cached_property
@@ -129,8 +127,9 @@ class Form:
         return np.asarray(laws[:, :1] + first + laws[:, self.second] @ self.bends(sizes).T)
 
     def slopes(self, laws: Array, sizes: Array) -> Array:
-        """Derivatives of ``losses`` by the numbers of each law, ``[B, K, numbers]``; sizes are
-        finite.
+        """Derivatives of ``losses`` by the numbers of each law, ``[B, K, numbers]``.
+
+        Sizes are finite.
         """
         shrunk = self.shrunk(laws, sizes)
         bends = self.bends(sizes)
@@ -142,13 +141,13 @@ class Form:
 
 @dataclass(frozen=True)
 class Law:
-    """A fitted law of the loss, ``loss = floor + sum_k A_k / x_k^p_k`` with terms of second order,
-    and 95 % intervals.
+    """A fitted law of the loss, with 95 % intervals.
 
-    The intervals include the noise of the seeds, also noise that the sizes of a seed share, terms
-    of second order as large as those of first order at the smallest size, and powers of width and
-    depth that differ from 1 by a factor of 1.5 (one standard error). If the truth is further away,
-    and the noise hides it, the floor is biased.
+    It is ``loss = floor + sum_k A_k / x_k^p_k`` with terms of second order. The intervals include
+    the noise of the seeds, also noise that the sizes of a seed share, terms of second order as
+    large as those of first order at the smallest size, and powers of width and depth that differ
+    from 1 by a factor of 1.5 (one standard error). If the truth is further away, and the noise
+    hides it, the floor is biased.
 
     Attributes:
         form: its variables (width, depth, tokens) and the smallest size of each.
@@ -162,7 +161,8 @@ class Law:
             variable.
         note: the reason if not, and what would settle it; the runs that were left out; otherwise
             empty.
-        fit: the law, ``[numbers]``. draws: laws that the losses allow, ``[B, numbers]``.
+        fit: the law, ``[numbers]``.
+        draws: laws that the losses allow, ``[B, numbers]``.
         noise: for each draw, the logarithm of a run's variance, a constant and a slope in the
             logarithm of each variable, ``[B, 1 + variables]``.
     """
@@ -195,13 +195,16 @@ class Law:
 
     @property
     def formula(self) -> str:
-        """The law with its numbers, such as ``loss = 1.00 [0.98, 1.02] + (+4.1 [+3.9, +4.3]) /
-        width``.
+        """The law with its numbers.
+
+        Such as ``loss = 1.00 [0.98, 1.02] + (+4.1 [+3.9, +4.3]) / width``.
         """
         formula = f"loss = {self.floor.unsigned}"
         for variable in self.variables:
-            A, p = (self.terms.get(letter) for letter in _LETTERS[variable])
-            formula += f" + ({A}) / {variable}{'' if p is None else f'^({p.unsigned})'}"
+            letter, letter_of_power = _LETTERS[variable]
+            formula += f" + ({self.terms[letter]}) / {variable}"
+            if letter_of_power in self.terms:
+                formula += f"^({self.terms[letter_of_power].unsigned})"
         return formula
 
     @property
@@ -223,32 +226,34 @@ class Law:
         return interval_of(*self._losses(sizes))
 
     def network(self, *sizes: float, networks: int = 1) -> Interval:
-        """The mean loss of this many new runs of a size, with a 95 % prediction interval. Raises as
-        ``loss`` does.
+        """The mean loss of this many new runs of a size, with a 95 % prediction interval.
+
+        Raises as ``loss`` does.
         """
         value, draws = self._losses(sizes)
         variance = np.exp(self.noise @ [1.0, *map(math.log, sizes)])
-        own = np.random.default_rng(1).standard_normal(len(draws))
-        return interval_of(
-            value, draws + own * np.sqrt(variance / check_count("networks", networks))
-        )
+        noise = np.random.default_rng(1).standard_normal(len(draws))
+        errors = np.sqrt(variance / check_count("networks", networks))
+        return interval_of(value, draws + noise * errors)
 
     def excess(self, *sizes: float) -> Interval:
-        """The loss above the floor: the most that larger networks can gain. Raises as ``loss``
-        does.
+        """The loss above the floor: the most that larger networks can gain.
+
+        Raises as ``loss`` does.
         """
         return self.bought(*sizes, *(math.inf for _ in self.variables))
 
     def bought(self, *sizes: float) -> Interval:
-        """The fall of the loss from one size to a second one, given after it. Raises as ``loss``
-        does.
+        """The fall of the loss from one size to a second one, given after it.
+
+        Raises as ``loss`` does.
         """
-        value, draws = self._losses(sizes[: len(self.variables)])
-        later, others = self._losses(sizes[len(self.variables) :])
-        return interval_of(value - later, draws - others)
+        first, first_draws = self._losses(sizes[: len(self.variables)])
+        second, second_draws = self._losses(sizes[len(self.variables) :])
+        return interval_of(first - second, first_draws - second_draws)
 
     def _losses(self, sizes: Sizes) -> tuple[float, Array]:
-        """The loss of a size, and that of every draw."""
+        """The loss of a size, by the law and by every draw."""
         if len(sizes) != len(self.variables):
             raise InputError(
                 f"this law needs {', '.join(self.variables)}; got {len(sizes)} numbers."
@@ -264,9 +269,8 @@ class Law:
                     f"This law may not be extrapolated: {self.note}"
                 )
         place = np.array([sizes], dtype=float)
-        return float(self.form.losses(self.fit[None], place)[0, 0]), self.form.losses(
-            self.draws, place
-        )[:, 0]
+        loss = float(self.form.losses(self.fit[None], place)[0, 0])
+        return loss, self.form.losses(self.draws, place)[:, 0]
 
 
 @dataclass(frozen=True)
@@ -298,17 +302,20 @@ def interval_of(value: float, draws: Array) -> Interval:
 # where the law is linear, and lean as it does where it is not.
 
 
-# sizes of a variable that can tell its law, by whether its power is known
+# Sizes of a variable that show its law, by whether its power is known.
 _FEWEST = 3
 _FEWEST_FREE = 4
 _DRAWS = 500
-_STARTS = np.geomspace(0.05, 2.0, 8)  # of free powers
+# Free powers from which fits start.
+_STARTS = np.geomspace(0.05, 2.0, 8)
 _LOG_POWERS = math.log(0.02), math.log(3.0)
-_REFINED = 4  # rounds in which the variance is learned from the misfit
-# of Levenberg and Marquardt; a smaller gain, of a chi-squared, ends them
+# Rounds in which the variance is learned from the misfit.
+_REFINED = 4
+# Steps of Levenberg and Marquardt; a smaller gain, of a chi-squared, ends them.
 _ROUNDS = 60
 _SETTLED = 1e-6
-_ROUNDING = 1e-12  # of a loss: what is left is no scatter of runs
+# A share of a loss: smaller differences are not the scatter of runs.
+_ROUNDING = 1e-12
 
 
 def fit_law(variables: tuple[str, ...], losses: Losses, *, paired: bool = True) -> Law:
@@ -465,10 +472,9 @@ class _Fit:
         )
 
     def _variance(self, law: Array, variance: float) -> tuple[float, float]:
-        """The variance of the noise over what the seeds say, and the degrees of freedom that it is
-        known with.
+        """The variance of the noise over what the seeds say, and its degrees of freedom.
 
-        Without seeds the misfit is all that tells it; with seeds misfit widens it. A number counts
+        Without seeds only the misfit shows it; with seeds misfit widens it. A number counts
         as used as far as the losses, and not the prior, decide it.
         """
         slopes = self.whitening @ self.form.slopes(law[None], self.sizes)[0]
@@ -482,77 +488,84 @@ class _Fit:
         return max((misfit + seeds) / (left + seeds), self.least), left + seeds
 
     def _drawn(self, law: Array, variance: float, freedom: float) -> tuple[Array, Array]:
-        """Laws fitted to drawn losses and priors, ``[B, numbers]``, and the variances of a run
-        (``Law.noise``).
+        """Fit laws ``[B, numbers]`` to drawn losses and priors; also draw the noise of a run.
+
+        The noise is as in ``Law.noise``.
         """
         noise = self.noise
         stream = np.random.default_rng(0)
         (K, V) = self.sizes.shape
         normal = stream.standard_normal((_DRAWS // 2, K + len(law) + V))
-        own, aims, tilts = np.split(np.vstack([normal, -normal]), [K, K + len(law)], axis=1)
+        scatter, aims, tilts = np.split(np.vstack([normal, -normal]), [K, K + len(law)], axis=1)
         shape = np.searchsorted(noise.chances.cumsum()[:-1], stream.random(_DRAWS))
-        # squares of the seeds in units of each shape, enlarged by the misfit where it counts
+        # Squares of the seeds in units of each shape, enlarged by the misfit where it counts.
         squares = noise.squares[shape] * variance * freedom / (noise.freedom or 1.0)
         level = squares / (2 * gammaincinv(freedom / 2, stream.random(_DRAWS)))
         slopes = tilts @ np.linalg.cholesky(noise.doubt).T
         logs = np.log(self.sizes) - noise.centre
         errors = np.sqrt(level)[:, None] * np.exp(slopes @ logs.T / 2) * noise.errors
-        drawn = errors * np.einsum("bij,bj->bi", np.linalg.cholesky(noise.shapes)[shape], own)
+        drawn = errors * np.einsum("bij,bj->bi", np.linalg.cholesky(noise.shapes)[shape], scatter)
         doubts = np.where(self.sure > 0, 1 / np.sqrt(np.where(self.sure > 0, self.sure, 1.0)), 0.0)
         starts = np.broadcast_to(law, (_DRAWS, len(law)))
         draws = self._settled(starts, self.means + drawn, self.prior + aims * doubts, variance)
         slopes = slopes + noise.slopes
-        return draws, np.hstack(
-            [(np.log(level) + noise.level - slopes @ noise.centre)[:, None], slopes]
-        )
+        constants = np.log(level) + noise.level - slopes @ noise.centre
+        return draws, np.hstack([constants[:, None], slopes])
 
     def _settled(self, laws: Array, means: Array, prior: Array, variance: float) -> Array:
-        """Laws ``[B, numbers]`` moved to the least squares of ``means [B, K]`` and ``prior [B,
-        numbers]`` by the steps of Levenberg and Marquardt. Those that have settled are left alone:
-        some draws take ten times as many steps."""
+        """Move laws ``[B, numbers]`` to the least squares of their losses and priors.
+
+        Losses are ``means [B, K]``, priors are ``prior [B, numbers]``; the steps are those of
+        Levenberg and Marquardt. Laws that have settled are not moved again: some draws take ten
+        times as many steps.
+        """
         sizes = self.sizes
         whitening = self.whitening / math.sqrt(variance)
         unit = np.eye(laws.shape[1])
 
         def cost(laws: Array, means: Array, prior: Array) -> Array:
-            left = (means - self.form.losses(laws, sizes)) @ whitening.T
-            return np.asarray(np.square(left).sum(-1) + np.square(laws - prior) @ self.sure)
+            residuals = (means - self.form.losses(laws, sizes)) @ whitening.T
+            return np.asarray(np.square(residuals).sum(-1) + np.square(laws - prior) @ self.sure)
 
-        laws, costs, damping, on = (
-            laws.copy(),
-            cost(laws, means, prior),
-            np.full(len(laws), 1e-4),
-            np.arange(len(laws)),
-        )
+        laws = laws.copy()
+        costs = cost(laws, means, prior)
+        damping = np.full(len(laws), 1e-4)
+        # The places of laws that still move.
+        moving = np.arange(len(laws))
         for _ in range(_ROUNDS):
-            own = laws[on]
-            slopes = whitening @ self.form.slopes(laws[on], sizes)
+            now = laws[moving]
+            slopes = whitening @ self.form.slopes(now, sizes)
             square = slopes.transpose(0, 2, 1) @ slopes + np.diag(self.sure)
-            left = (means[on] - self.form.losses(own, sizes)) @ whitening.T
-            downhill = (left[:, None] @ slopes)[:, 0] + (prior[on] - own) * self.sure
-            square += (np.einsum("btt->bt", square) * damping[on, None] + 1e-12)[:, :, None] * unit
-            moved = own + np.linalg.solve(square, downhill[..., None])[..., 0]
+            residuals = (means[moving] - self.form.losses(now, sizes)) @ whitening.T
+            downhill = (residuals[:, None] @ slopes)[:, 0] + (prior[moving] - now) * self.sure
+            ridge = np.einsum("btt->bt", square) * damping[moving, None] + 1e-12
+            square += ridge[:, :, None] * unit
+            moved = now + np.linalg.solve(square, downhill[..., None])[..., 0]
             moved[:, self.form.powers] = moved[:, self.form.powers].clip(*_LOG_POWERS)
-            gain = costs[on] - cost(moved, means[on], prior[on])
-            better = gain >= 0
-            laws[on] = np.where(better[:, None], moved, own)
-            costs[on] -= np.where(better, gain, 0.0)
-            damping[on] *= np.where(better, 0.2, 5.0)
-            on = on[np.where(better, gain > _SETTLED * (1e-1 + costs[on]), damping[on] < 1e3)]
-            if not len(on):
+            gain = costs[moving] - cost(moved, means[moving], prior[moving])
+            is_better = gain >= 0
+            laws[moving] = np.where(is_better[:, None], moved, now)
+            costs[moving] -= np.where(is_better, gain, 0.0)
+            damping[moving] *= np.where(is_better, 0.2, 5.0)
+            still_gains = gain > _SETTLED * (1e-1 + costs[moving])
+            moving = moving[np.where(is_better, still_gains, damping[moving] < 1e3)]
+            if not len(moving):
                 break
         return laws
 
 
 def _terms(form: Form, law: Array, draws: Array) -> dict[str, Interval]:
-    """The floor and the numbers of the law in the units of the sizes, by their letters."""
+    """Write the floor and the numbers of the law in the units of the sizes, by their letters."""
     both = np.vstack([law, draws])
     terms = {"floor": both[:, 0]}
     for k, variable in enumerate(form.variables):
-        (letter, letter_of_power) = _LETTERS[variable]
-        power = np.exp(both[:, form.powers.start + k])
-        terms[letter] = both[:, 1 + k] * form.smallest[k] ** (power if k in form.free else 1.0)
-        terms |= {letter_of_power: power} if k in form.free else {}
+        letter, letter_of_power = _LETTERS[variable]
+        if k in form.free:
+            power = np.exp(both[:, form.powers.start + k])
+            terms[letter] = both[:, 1 + k] * form.smallest[k] ** power
+            terms[letter_of_power] = power
+        else:
+            terms[letter] = both[:, 1 + k] * form.smallest[k]
     return {name: interval_of(float(numbers[0]), numbers[1:]) for name, numbers in terms.items()}
 
 
@@ -566,7 +579,8 @@ def _terms(form: Form, law: Array, draws: Array) -> dict[str, Interval]:
 # of a part that all sizes of a seed share, and of parts that those of one width, or depth, share.
 
 
-# of the degrees of freedom of smoothed variances in a test, by simulation with 2 to 10 seeds
+# The share of their degrees of freedom with which smoothed variances count in a test, by simulation
+# with 2 to 10 seeds.
 _WORTH = 0.7
 
 
@@ -606,7 +620,7 @@ class _Noise:
 
 
 def _noise(variables: Sequence[str], sizes: Array, runs: Sequence[Array], paired: bool) -> _Noise:
-    """The noise of runs, ``[K]`` arrays of seeds, at sizes ``[K, variables]``."""
+    """Estimate the noise of runs, ``[K]`` arrays of seeds, at sizes ``[K, variables]``."""
     (K, V) = sizes.shape
     counts = np.array([*map(len, runs)])
     centre = np.log(sizes).mean(0)
@@ -647,7 +661,7 @@ def _noise(variables: Sequence[str], sizes: Array, runs: Sequence[Array], paired
 def _smoothed(
     variables: Sequence[str], logs: Array, freedoms: Array, seen: Array
 ) -> tuple[list[float], Array]:
-    """The level and slopes of the likeliest variances, and the covariance of the slopes.
+    """Find the level and slopes of the likeliest variances, and the covariance of the slopes.
 
     A sample variance over the true one is ``chi2_f / f`` with f = seeds - 1. Fisher scoring.
     """
@@ -682,8 +696,9 @@ def _smoothed(
 
 
 def _tested(fit: _Fit) -> tuple[float, bool]:
-    """The p-value of the law, not-a-number if nothing can be tested, and whether second order is
-    what fails.
+    """Test the law: its p-value, and whether the terms of second order are what fails.
+
+    The p-value is not-a-number if nothing can be tested.
     """
     form = fit.form
     noise = fit.noise
@@ -710,8 +725,9 @@ def _tested(fit: _Fit) -> tuple[float, bool]:
         return f_tail(gain / other.shape[1] / (misfit / freedom), other.shape[1], freedom), False
 
     def chance(basis: Array, allowed: Array | None = None) -> float:
-        """The chance of more along these combinations ``[K, combinations]``, beyond terms within
-        ``allowed``.
+        """The chance of more along these combinations ``[K, combinations]``.
+
+        What terms within ``allowed`` explain does not count.
         """
         values = basis.T @ left
         count = basis.shape[1]
@@ -726,20 +742,21 @@ def _tested(fit: _Fit) -> tuple[float, bool]:
 
     chances = chance(rest), chance(other), chance(curved, second * fit.allowed)
     least = min(chances)
-    p_value = (
-        min(1.0, least * sum(map(math.isfinite, chances))) if math.isfinite(least) else math.nan
-    )
+    p_value = math.nan
+    if math.isfinite(least):
+        tests = sum(map(math.isfinite, chances))
+        p_value = min(1.0, least * tests)
     return p_value, chances[2] == least
 
 
 def _basis(columns: Array) -> Array:
-    """An orthonormal basis of what they span."""
+    """Find an orthonormal basis of what columns span."""
     left, sizes, _ = np.linalg.svd(columns, full_matrices=False)
     return np.asarray(left[:, sizes > 1e-9 * max(1.0, float(sizes.max(initial=0.0)))])
 
 
 def _reason(form: Form, sizes: Array, p_value: float, bent: bool, furthest: Array) -> str | None:
-    """Why the law may not be extrapolated, and what would settle it; None where it may."""
+    """Say why the law may not be extrapolated, and what would settle it; None where it may."""
     larger = [
         f"{name} {2 * most:g}" for name, most in zip(form.variables, sizes.max(0), strict=True)
     ]
@@ -747,20 +764,20 @@ def _reason(form: Form, sizes: Array, p_value: float, bent: bool, furthest: Arra
         place = " and ".join(
             f"{name} {x:g}" for name, x in zip(form.variables, furthest, strict=True)
         )
-        fails = (
-            "terms of second order are too large"
-            if bent
-            else f"its misfit exceeds the noise, most at {place}"
-        )
+        fails = f"its misfit exceeds the noise, most at {place}"
+        if bent:
+            fails = "terms of second order are too large"
         return (
             f"The law does not hold on these sizes: {fails} (p = {p_value:.1g}). Train "
             f"{' or '.join(larger)} too, so that the smallest can be left out."
         )
-    few = [
-        f"{count} sizes of {name} are too few to fit its law ({least} or more are needed): train "
-        f"{more} too"
-        for k, (name, more) in enumerate(zip(form.variables, larger, strict=True))
-        if (count := len({*sizes[:, k].tolist()}))
-        < (least := _FEWEST_FREE if k in form.free else _FEWEST)
-    ]
+    few = []
+    for k, (name, more) in enumerate(zip(form.variables, larger, strict=True)):
+        count = len({*sizes[:, k].tolist()})
+        least = _FEWEST_FREE if k in form.free else _FEWEST
+        if count < least:
+            few.append(
+                f"{count} sizes of {name} are too few to fit its law ({least} or more are needed): "
+                f"train {more} too"
+            )
     return f"{'; '.join(few)}." if few else None

@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 
 from nfd.core.errors import InputError
-from nfd.laws.logs import Field, Log, LoggedRun, read_log
+from nfd.laws.log_columns import Field
+from nfd.laws.logged_runs import LoggedRun
+from nfd.laws.logs import Log, read_log
 
 BEST = "best"
 _SIZES: tuple[Field, ...] = ("width", "depth", "parameters", "tokens")

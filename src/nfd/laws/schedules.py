@@ -14,11 +14,10 @@ Fall = Literal["constant", "linear", "cosine"]
 
 @dataclass(frozen=True)
 class RateSchedule:
-    """A schedule of warm-up and decay: ``schedule(step, steps)`` is the share of the full rate at a
-    step, from 0.
+    """A schedule of warm-up and decay of the learning rate.
 
-    It multiplies rates, so that the ratios of a plan stay. It is a schedule wherever the library
-    takes one.
+    ``schedule(step, steps)`` is the share of the full rate at a step, counted from 0. It multiplies
+    rates, so that the ratios of a plan stay. It is a schedule wherever the library takes one.
 
     Args:
         warmup: steps before the full rate: step t of them has the share ``(t + 1) / (warmup + 1)``.
@@ -53,16 +52,15 @@ class RateSchedule:
 
     def __call__(self, step: int, steps: int) -> float:
         """The share of the full rate at a step."""
+        warmed = ramp(step, self.warmup)
+        if self.fall == "constant":
+            return warmed
         falling = self.share * steps
         progress = min(max((step - (steps - falling)) / falling, 0.0), 1.0)
-        left = {
-            "constant": 1.0,
-            "linear": 1 - progress,
-            "cosine": (1 + math.cos(math.pi * progress)) / 2,
-        }[self.fall]
-        return ramp(step, self.warmup) * (
-            1.0 if self.fall == "constant" else self.final + (1 - self.final) * left
-        )
+        height = 1 - progress
+        if self.fall == "cosine":
+            height = (1 + math.cos(math.pi * progress)) / 2
+        return warmed * (self.final + (1 - self.final) * height)
 
 
 def ramp(step: int, warmup: int) -> float:

@@ -22,7 +22,9 @@ from nfd.core.names import AXES, Axis
 from nfd.core.tables import Lead, Row, Tone, rows_as_text, said
 from nfd.laws.best_rate import Scores, Size, fitted_exponent, in_words, rate_in_words
 from nfd.laws.bowl import Array, progress_from
-from nfd.laws.logs import RATE_FIELDS, Field, Log, LoggedRun, needs_rate_law, read_log
+from nfd.laws.log_columns import Field
+from nfd.laws.logged_runs import LoggedRun
+from nfd.laws.logs import RATE_FIELDS, Log, needs_rate_law, read_log
 
 if TYPE_CHECKING:
     from nfd.laws.rate_against import RateAgainst

@@ -1,0 +1,291 @@
+"""The columns of a log: which one holds which field.
+
+Columns are recognised by their usual names (``NAMES``), also after a prefix such as ``config.`` or
+``summary/``, in words ("Number of parameters"), and with a unit ("Tokens (B)"). Where two columns
+may be meant, the caller says which.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+from nfd.core.errors import InputError
+from nfd.core.words import nearest
+from nfd.laws.rows import Line, is_none, listed, without_unit
+
+Field = Literal[
+    "width",
+    "depth",
+    "parameters",
+    "tokens",
+    "batch",
+    "steps",
+    "sequences",
+    "length",
+    "decay",
+    "lr",
+    "rule",
+    "seed",
+    "loss",
+    "step",
+    "run",
+    "state",
+]
+
+# Usual names, written as ``_key`` writes them.
+NAMES: dict[Field, tuple[str, ...]] = {
+    "width": (
+        "width",
+        "d_model",
+        "embd",
+        "embed_dim",
+        "hidden_size",
+        "hidden_dim",
+        "model_dim",
+        "model_width",
+    ),
+    "depth": ("depth", "layer", "layers", "hidden_layers", "blocks"),
+    "parameters": (
+        "parameters",
+        "N",
+        "model_parameters",
+        "trainable_parameters",
+        "active_parameters",
+    ),
+    "tokens": ("tokens", "D", "train_tokens", "tokens_seen", "samples"),
+    "batch": ("batch", "batch_tokens", "batch_size_tokens", "tokens_per_batch", "tokens_per_step"),
+    "steps": ("steps", "max_steps", "train_steps"),
+    "sequences": ("batch_size", "batch_size_sequences", "sequences_per_batch"),
+    "length": (
+        "seq_len",
+        "max_seq_len",
+        "context_len",
+        "context_size",
+        "context",
+        "ctx",
+        "block_size",
+    ),
+    "decay": ("decay", "weight_decay", "wd"),
+    "lr": (
+        "lr",
+        "learning_rate",
+        "max_lr",
+        "max_learning_rate",
+        "peak_lr",
+        "peak_learning_rate",
+        "base_lr",
+        "eta_c",
+    ),
+    "rule": ("rule", "parametrization", "parameterization"),
+    "seed": ("seed", "random_seed"),
+    "loss": ("loss", "train_loss", "val_loss", "eval_loss", "test_loss"),
+    "step": ("step",),
+    "run": ("run_id", "id", "key", "run", "run_name", "name"),
+    "state": ("state", "status"),
+}
+# Words that names are recognised without.
+_SILENT = {"", "n", "num", "number", "of", "the", "total", "final", "global", "in", "nats"}
+_SYNONYMS = {
+    "params": "parameters",
+    "param": "parameters",
+    "validation": "val",
+    "valid": "val",
+    "training": "train",
+    "iters": "steps",
+    "iterations": "steps",
+    "updates": "steps",
+    "sequence": "seq",
+    "length": "len",
+}
+_EMBEDDINGS = re.compile(
+    "_?(?:(non|no|without|excl|excluding)|(?:with|incl|including))_?emb(?:[a-z]*)", re.IGNORECASE
+)
+_NATS = re.compile(r"[(\[]\s*nats?\b[^)\]]*[)\]]", re.IGNORECASE)
+SIZES: tuple[Field, ...] = (
+    "width",
+    "depth",
+    "parameters",
+    "tokens",
+    "batch",
+    "steps",
+    "sequences",
+    "length",
+)
+# Settings of which any above 1 makes a batch size possibly the size on one device.
+_DEVICES = re.compile("grad(ient)?_acc\\w*|accumulat\\w*|world_size|gpus|devices")
+_ONE_DEVICE = {"1", "1.0", "", "nan", "None"}
+# Usual names of settings that move a best rate and that no field holds.
+_SETTINGS = re.compile(
+    "weight_decay|batch_size|warmup(_steps)?|optimizer|momentum|beta[12]|adamw_lr|dropout"
+)
+
+
+@dataclass(frozen=True)
+class LogColumns:
+    """The columns of a table, and those that the caller named.
+
+    Attributes:
+        table: the rows.
+        given: columns that the caller named, by field; None for a field that is not to be read.
+        names: columns that have values, or that hold a loss.
+    """
+
+    table: Sequence[Line]
+    given: Mapping[str, str | None]
+    names: Sequence[str]
+
+    @classmethod
+    def of(cls, table: Sequence[Line], given: Mapping[str, str | None]) -> LogColumns:
+        """List the columns of a table."""
+        names = []
+        for name in dict.fromkeys(name for line in table for name in line):
+            has_values = any(not is_none(line.get(name)) for line in table)
+            if has_values or _key(name) in NAMES["loss"]:
+                names.append(name)
+        return cls(table, given, names)
+
+    def column_of(self, field: Field, *, needed: bool = False) -> str:
+        """Choose the column of a field, empty for none.
+
+        Raises:
+            ValueError: where one is needed and there is none, or where several columns of a size or
+                of a needed field hold different values.
+        """
+        candidates = self._candidates(field)
+        if needed and not candidates:
+            raise InputError(
+                f"no column of the log is known to be the {field}. {self._name_it(field, '...')}"
+            )
+        if not candidates:
+            return ""
+        if (needed or field in SIZES) and self._differ(candidates):
+            several = f"{listed(candidates)} may all be the {field}, and differ."
+            raise InputError(f"{several} {self._name_it(field, candidates[0])}")
+        return candidates[0]
+
+    def batch_columns(self, notes: list[str]) -> dict[Field, str]:
+        """Choose the columns of the sequences of a batch and of their length.
+
+        Empty where they do not say the tokens of a batch.
+        """
+        sequences = self.column_of("sequences")
+        length = self.column_of("length")
+        if not (sequences and length):
+            return {}
+        devices = [name for name in self.names if self._may_split_a_batch(name)]
+        if devices and "sequences" not in self.given and "global" not in sequences.lower():
+            notes.append(
+                f"{sequences!r} may be the batch of one device, as there is {listed(devices)}, and "
+                "was not read. Name the column of the tokens of a batch, or of its sequences: "
+                "columns={'sequences': ...}."
+            )
+            return {}
+        return {"sequences": sequences, "length": length}
+
+    def unread_settings(self, chosen: Mapping[Field, str]) -> list[str]:
+        """Warn of columns that vary, move a best rate, and are not read."""
+        has_tokens = "tokens" in chosen or "steps" in chosen or "tokens" in self.given
+        unread = () if has_tokens else (*NAMES["tokens"], *NAMES["steps"])
+        notes = []
+        for name in self.names:
+            is_setting = _SETTINGS.fullmatch(_key(name)) or _key(name) in unread
+            varies = len({repr(line.get(name)) for line in self.table}) > 1
+            if is_setting and varies and name not in chosen.values():
+                notes.append(
+                    f"Column {name!r} varies but is not read: runs that differ in it count as "
+                    "equal. Give the rows of one setting."
+                )
+        return notes
+
+    def count_of_parameters(self, name: str | None) -> str:
+        """Say how the column of parameters counts, where the log shows it; else empty."""
+        without = [
+            column
+            for column in self.names
+            if _key(column) in NAMES["parameters"] and _lacks_embeddings(column)
+        ]
+        if name is None or not (without or _EMBEDDINGS.search(name)):
+            return ""
+        if name in without:
+            how = f"counted without embeddings ({name!r})"
+        else:
+            not_read = f", not {listed(without)}" if without else ""
+            how = f"those of {name!r}{not_read}"
+        return f"Parameters are {how}: ask for forecasts in the same count."
+
+    def _candidates(self, field: Field) -> list[str]:
+        """List the columns that may hold a field, the likeliest first; only the named one, if any.
+
+        Columns that count embeddings come before others, and settings of the configuration before
+        others. ``config/lr`` is ``config.lr`` too.
+        """
+        if field in self.given:
+            wanted = self.given[field]
+            return [] if wanted is None else [self._named(field, wanted)]
+        places = dict[str, int]()
+        ranks = dict[str, tuple[bool, bool]]()
+        for name in self.names:
+            if _key(name) not in NAMES[field] or name in self.given.values():
+                continue
+            # In a summary, the step is the length of a run that ended.
+            if field == "step" and re.search(r"[./]", name):
+                continue
+            places[name] = NAMES[field].index(_key(name))
+            is_outside_config = field != "loss" and not re.match(r"config[./]", name)
+            ranks[name] = (_lacks_embeddings(name), is_outside_config)
+        best = [name for name in places if ranks[name] == min(ranks.values())]
+        return sorted(best, key=lambda name: (places[name], name))
+
+    def _named(self, field: Field, wanted: str) -> str:
+        """Find a column that the caller named, or raise ValueError."""
+        for column in self.names:
+            if column.replace("/", ".") == wanted.replace("/", "."):
+                return column
+        raise InputError(
+            f"columns names {wanted!r} for the {field}, but the log has no such column with values."
+            f"{nearest(wanted, self.names)} The columns are {listed(self.names)}."
+        )
+
+    def _differ(self, candidates: Sequence[str]) -> bool:
+        """Say whether columns have different values in any row."""
+        return any(self._differs(line, candidates) for line in self.table)
+
+    @staticmethod
+    def _differs(line: Line, names: Sequence[str]) -> bool:
+        return len({repr(line.get(name)) for name in names}) > 1
+
+    def _may_split_a_batch(self, name: str) -> bool:
+        """Say whether a column counts devices, or accumulated batches, of more than one."""
+        if not _DEVICES.fullmatch(_key(name)):
+            return False
+        return bool({str(line.get(name)) for line in self.table} - _ONE_DEVICE)
+
+    def _name_it(self, field: str, name: str) -> str:
+        shell = shlex.quote(f"{field}={name}")
+        return (
+            f"Name it: columns={{{field!r}: {name!r}}}, in the shell --columns {shell}. The "
+            f"columns are {listed(self.names)}."
+        )
+
+
+def _lacks_embeddings(name: str) -> bool:
+    """Say whether a column counts parameters without embeddings, by its name."""
+    match = _EMBEDDINGS.search(name)
+    return match is not None and bool(match[1])
+
+
+@cache
+def _key(name: str) -> str:
+    """Write the name of a column as ``NAMES`` are written, without its prefix."""
+    last = re.split(r"[./]", without_unit(_NATS.sub("", name)))[-1]
+    text = _EMBEDDINGS.sub("", "_".join(re.findall(r"[^\W_]+", last)))
+    # Only in capitals: n is a width, or a number of runs.
+    if text in ("N", "D"):
+        return text
+    words = [word for word in text.lower().split("_") if word not in _SILENT]
+    return "_".join(_SYNONYMS.get(word, word) for word in words)

@@ -1,0 +1,230 @@
+"""The rows of a log as runs: their values, which runs ended, and the last step of each.
+
+Tokens that no column holds are steps times the batch. Of histories, many rows of one run, the last
+step counts. A loss that is not a number diverged, or is a gap of a DataFrame (``last_steps``).
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from nfd.core.errors import InputError
+from nfd.laws.log_columns import SIZES, Field
+from nfd.laws.rows import Line, is_none, is_number, listed, number_of
+
+# More tokens than any training has in a batch: one factor was not what it seemed.
+_LARGEST_BATCH = 2.0**27
+# States of runs whose last loss is their result.
+_ENDED = ("", "finished", "done", "completed", "success", "diverged")
+_TEXTS: tuple[Field, ...] = ("rule", "seed", "run", "state", "decay")
+
+
+@dataclass(frozen=True)
+class LoggedRun:
+    """A row of a log; None for what it does not hold. A loss that is infinite diverged."""
+
+    width: int | None = None
+    depth: int | None = None
+    parameters: float | None = None
+    tokens: float | None = None
+    batch: float | None = None
+    steps: float | None = None
+    sequences: float | None = None
+    length: float | None = None
+    decay: str | None = None
+    lr: float | None = None
+    rule: str | None = None
+    seed: str | None = None
+    loss: float | None = None
+    step: float | None = None
+    run: str | None = None
+    state: str | None = None
+
+
+def run_of(line: Line, number: int, chosen: Mapping[Field, str]) -> LoggedRun:
+    """Read a row, its batch and tokens also where they are products of other fields.
+
+    Args:
+        line, number: the row, and its place in the log from 1.
+        chosen: the column of each field.
+
+    Raises:
+        ValueError: naming the column and the row of a value that the field cannot have.
+    """
+    fields: dict[str, Any] = {}
+    for field, name in chosen.items():
+        value = line.get(name)
+        if _is_empty(field, value):
+            continue
+        fields[field] = _text(value) if field in _TEXTS else _number(field, name, number, value)
+    if "sequences" in fields and "length" in fields:
+        fields["batch"] = fields["sequences"] * fields["length"]
+        if fields["batch"] > _LARGEST_BATCH:
+            raise InputError(
+                f"row {number} would have {fields['batch']:.3g} tokens in a batch, "
+                f"{chosen['sequences']!r} times {chosen['length']!r}. If the first counts tokens, "
+                f"name it: columns={{'batch': {chosen['sequences']!r}}}, in the shell --columns "
+                f"{shlex.quote('batch=' + chosen['sequences'])}."
+            )
+    if "steps" in fields:
+        has_batch_column = "batch" in chosen or "sequences" in chosen
+        if "batch" in fields or not has_batch_column:
+            fields["tokens"] = fields["steps"] * fields.get("batch", 1)
+    return LoggedRun(**fields)
+
+
+def ended(runs: Sequence[LoggedRun], notes: list[str]) -> list[LoggedRun]:
+    """Keep the rows of runs that ended; a run that diverged has an infinite loss."""
+    kept = []
+    for run in runs:
+        state = (run.state or "").lower()
+        if state in _ENDED:
+            kept.append(replace(run, loss=math.inf) if state == "diverged" else run)
+    if len(kept) < len(runs):
+        states = sorted({run.state.lower() for run in runs if run.state} - {*_ENDED})
+        notes.append(
+            f"{len(runs) - len(kept)} rows of runs that are {' or '.join(states)} were left out."
+        )
+    return kept
+
+
+def last_steps(runs: Sequence[LoggedRun], notes: list[str]) -> list[LoggedRun]:
+    """Keep the row of the last step with a loss, of every run, where rows are steps.
+
+    Raises:
+        ValueError: where rows without a name of their run have several losses at one step.
+    """
+    if all(run.step is None for run in runs):
+        notes += _note_on_lengths(runs)
+        return list(runs)
+    steps_with_losses = {
+        run.step for run in runs if run.loss is not None and math.isfinite(run.loss)
+    }
+    last = list[LoggedRun]()
+    for history in _histories(runs):
+        with_loss = _without_gaps(history, steps_with_losses)
+        last += with_loss[-1:]
+    if len(last) < len(runs):
+        notes.append("Rows are steps: of every run the last step with a loss counts.")
+    return last
+
+
+def note_on_mixed(
+    table: Sequence[Line], runs: Sequence[LoggedRun], names: Sequence[str]
+) -> list[str]:
+    """Warn of columns of words in which rows differ that are alike in all that is read.
+
+    Args:
+        table, runs: the rows, and what was read from each.
+        names: the columns that were not read.
+    """
+    alike = dict[LoggedRun, list[Line]]()
+    for line, run in zip(table, runs, strict=True):
+        alike.setdefault(replace(run, loss=None, seed=None, run=None), []).append(line)
+    mixed = []
+    for name in names:
+        values = {str(line.get(name)) for line in table if not is_none(line.get(name))}
+        # Names and times of runs, and numbers, do not make kinds of runs.
+        if len(values) > len(table) / 2 or any(map(is_number, values)):
+            continue
+        if any(_differ(lines, name) for lines in alike.values()):
+            mixed.append(name)
+    if not mixed:
+        return []
+    return [
+        f"Rows alike in all that is read differ in {listed(mixed)}: they count as equal, as seeds "
+        "do. Give the rows of one kind."
+    ]
+
+
+def _is_empty(field: Field, value: Any) -> bool:
+    """Say whether a field has no value; not-a-number as a loss is one.
+
+    pandas has not-a-number for none; as a loss it is divergence, or a gap.
+    """
+    if not is_none(value):
+        return False
+    is_nan = value is not None and str(value).strip().lower() == "nan"
+    return not (field == "loss" and is_nan)
+
+
+def _text(value: Any) -> str:
+    # pandas makes numbers real in a column with gaps.
+    is_whole = isinstance(value, float) and value.is_integer()
+    return str(int(value) if is_whole else value).strip()
+
+
+def _number(field: Field, name: str, number: int, value: Any) -> float:
+    """Read a number: width and depth whole, the loss infinite where it is not a number."""
+    size = number_of(value, name, number, field in SIZES)
+    if field == "loss":
+        return size if math.isfinite(size) else math.inf
+    if field == "step":
+        return size
+    if not 0 < size < math.inf:
+        raise InputError(f"column {name!r} must hold numbers above 0; row {number} has {value!r}.")
+    if field in ("width", "depth"):
+        if size != int(size):
+            raise InputError(
+                f"column {name!r} must hold whole numbers; row {number} has {value!r}."
+            )
+        return int(size)
+    # 0.1 in single precision is the learning rate 0.1.
+    return float(f"{size:.6g}") if field == "lr" else size
+
+
+def _differ(lines: Sequence[Line], name: str) -> bool:
+    return len({str(line.get(name)) for line in lines}) > 1
+
+
+def _note_on_lengths(runs: Sequence[LoggedRun]) -> list[str]:
+    """Warn of a named run whose rows differ in tokens, as those of a history do."""
+    lengths = dict[tuple[str | None, float | None], set[float | None]]()
+    for run in runs:
+        lengths.setdefault((run.run, run.lr), set()).add(run.tokens)
+    for (name, _), tokens in lengths.items():
+        if name is not None and len(tokens) > 1:
+            return [
+                f"Rows of {listed([name])} differ in tokens, and each counts as a finished run. If "
+                "they are a history, whose rate had not fallen yet, give the last row of every run."
+            ]
+    return []
+
+
+def _histories(runs: Sequence[LoggedRun]) -> list[list[LoggedRun]]:
+    """Gather the steps of every run, in their order."""
+    steps = [run for run in runs if run.step is not None]
+    steps.sort(key=lambda run: run.step or 0.0)
+    histories = dict[LoggedRun, list[LoggedRun]]()
+    for run in steps:
+        # Tokens grow with the steps of a run that has a name.
+        tokens = run.tokens if run.run is None else None
+        histories.setdefault(replace(run, loss=None, step=None, tokens=tokens), []).append(run)
+    return list(histories.values())
+
+
+def _without_gaps(
+    history: Sequence[LoggedRun], steps_with_losses: set[float | None]
+) -> list[LoggedRun]:
+    """Keep the steps of a run that have a loss, or at which it diverged.
+
+    Not-a-number between losses is a gap, and so it is after them at steps at which no run has a
+    loss.
+    """
+    logged = [run for run in history if run.loss is not None]
+    if logged and logged[0].run is None and len({*logged}) > len({run.step for run in logged}):
+        raise InputError(
+            "rows alike in all that is read have several losses at one step, so that they are "
+            "of several runs. Name the column that tells runs apart: columns={'run': ...}, in "
+            "the shell --columns run=..."
+        )
+    is_finite = [math.isfinite(run.loss or 0.0) for run in logged]
+    count = sum(is_finite)
+    # All finite losses come first: the rest is divergence.
+    if all(is_finite[:count]):
+        return logged
+    return [run for run in logged if run.step in steps_with_losses or math.isfinite(run.loss or 0)]
