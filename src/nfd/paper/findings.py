@@ -36,7 +36,7 @@ from nfd.core import (
 )
 from nfd.limits import extrapolated
 from nfd.meters import THRESHOLDS
-from nfd.paper.figures.panels import fitted, power, slope_row, slope_table, slopes_said
+from nfd.paper.figures.panels import fitted, power, slope_row, slope_table, slopes_in_words
 from nfd.paper.study import NARROW, WEIGHTS, Study
 from nfd.report import Report, Section, made_by
 
@@ -542,7 +542,7 @@ def blocks(study: Study) -> Finding | None:
     of_inner = [row for row in slopes if row["meter"] == "inner_update"]
     return Finding(
         "updates",
-        f"After {c.steps} steps: {slopes_said('L', of_inner)}",
+        f"After {c.steps} steps: {slopes_in_words('L', of_inner)}",
         _blocks_headline(slopes),
         rows,
         Axes("depth", "update", "depth", "RMS update", "logarithmic", colour="meter", dash="rule"),

@@ -27,13 +27,13 @@ from nfd.paper.claims.claim import (
     inside,
     known,
     no_number,
-    power_said,
+    power_in_words,
     together,
     undecided,
 )
 from nfd.paper.figures import figure5, figure6
 from nfd.paper.figures.figure import Runs
-from nfd.paper.figures.panels import apart_said
+from nfd.paper.figures.panels import difference_in_words
 
 _UNIFORM, _EQ8 = figure5.RULES
 # A drift within so many doublings of the best learning rate per doubling of the size counts as
@@ -49,10 +49,10 @@ def _slope(evidence: Evidence, rule: str, meter: str, low: float, high: float) -
     function, _ = _exponent_of(collapse, rule, "function_update_inner")
     first, _ = _exponent_of(collapse, rule, meter, look=0)
     looks = collapse.curve("measured_after")[0].tolist()
-    early = f"{power_said('L', first)} after {looks[0]:.0f}"
+    early = f"{power_in_words('L', first)} after {looks[0]:.0f}"
     reading = (
         f"{measured} after {looks[-1]:.0f} steps; {early}. What inner layers do to the function "
-        f"goes as {power_said('L', function)}."
+        f"goes as {power_in_words('L', function)}."
     )
     tried = (f"{early} steps", "digits and Adam: docs/checks.md")
     return between(power, low, high, reading, *tried)
@@ -64,7 +64,7 @@ def _exponent_of(collapse: Runs, rule: str, meter: str, look: int = -1) -> tuple
     if len(depths) < 2:
         return UNKNOWN, "no known power of L"
     power = interval(lambda s: log_slope(depths, s.mean(0)), samples)
-    return power, f"{power_said('L', power)} over depths {depths[0]:.0f} to {depths[-1]:.0f}"
+    return power, f"{power_in_words('L', power)} over depths {depths[0]:.0f} to {depths[-1]:.0f}"
 
 
 def cells(runs: Runs, rule: str, classes: int) -> dict[tuple[int, int], Scores]:
@@ -130,7 +130,7 @@ def _better(evidence: Evidence, metric: str) -> Judged:
         for rule in figure5.RULES:
             _, is_end = figure5.best_rate(some, rule)
             is_inside = is_inside and not is_end
-    gained = "; ".join(f"{apart_said(apart)} at {size}" for size, apart in gains.items())
+    gained = "; ".join(f"{difference_in_words(apart)} at {size}" for size, apart in gains.items())
     if not is_inside:
         return undecided(f"A best rate lies at an end of the grid. Eq. 8 minus uniform: {gained}.")
     verdict = together(inside(apart, -math.inf, 0.0) for apart in gains.values())
@@ -439,7 +439,7 @@ def _grows(evidence: Evidence, name: str) -> Judged:
     if not bool(samples.any()):
         return undecided(f"At every width it is zero within rounding after {steps[-1]:.0f} steps.")
     numbers = ", ".join(
-        f"{power_said('n', power)} at step {steps[look]:.0f}" for look, power in powers.items()
+        f"{power_in_words('n', power)} at step {steps[look]:.0f}" for look, power in powers.items()
     )
     reading = f"The smallest over layers goes as {numbers}."
     return above(powers[last], 0.0, reading, f"steps {numbers}")

@@ -285,7 +285,7 @@ def known(measured: Interval) -> bool:
     return all(math.isfinite(x) for x in (measured.value, measured.low, measured.high))
 
 
-def power_said(letter: str, measured: Interval) -> str:
+def power_in_words(letter: str, measured: Interval) -> str:
     """Show an exponent as ``L^-0.46 [-0.51, -0.41]``, where there is one."""
     return f"{letter}^{measured}" if known(measured) else f"no known power of {letter}"
 

@@ -24,13 +24,13 @@ from nfd.paper.claims.claim import (
     inside,
     known,
     no_number,
-    power_said,
+    power_in_words,
     undecided,
 )
 from nfd.paper.claims.limit import RATE
 from nfd.paper.figures import figure4
 from nfd.paper.figures.figure import Runs
-from nfd.paper.figures.panels import apart_said, difference
+from nfd.paper.figures.panels import difference, difference_in_words
 
 # A gap within this share of the progress counts as none.
 ALIGNED = 0.05
@@ -54,8 +54,8 @@ def _vanishes(evidence: Evidence) -> Judged:
     shallow, deep = _ends(runs)
     if shallow not in _learning(runs, evidence.classes):
         return undecided(f"{_none_learns([shallow])} There is no progress to compare with.")
-    of_shallow = figure4.made(runs, shallow, evidence.classes)
-    of_deep = figure4.made(runs, deep, evidence.classes)
+    of_shallow = figure4.progress(runs, shallow, evidence.classes)
+    of_deep = figure4.progress(runs, deep, evidence.classes)
     progress = torch.stack([of_shallow, of_deep], 1)
     share = interval(lambda p: p[:, 1].mean() / p[:, 0].mean(), progress)
     if not known(share):
@@ -97,11 +97,11 @@ def _none_learns(depths: Sequence[int]) -> str:
 def _learning(runs: Runs, classes: int) -> list[int]:
     """Return the depths whose standard networks all learn."""
     depths = sorted(runs.values("depth"))
-    return [L for L in depths if mean(figure4.made(runs, L, classes)).low > _LEARNT]
+    return [L for L in depths if mean(figure4.progress(runs, L, classes)).low > _LEARNT]
 
 
 def _gaps_in_words(gaps: dict[int, Interval]) -> str:
-    return "; ".join(f"{apart_said(gap)} at depth {L}" for L, gap in gaps.items())
+    return "; ".join(f"{difference_in_words(gap)} at depth {L}" for L, gap in gaps.items())
 
 
 def _without_gap(runs: Runs, classes: int, *depths: int) -> list[int]:
@@ -214,7 +214,7 @@ def _other_rates(evidence: Evidence) -> list[str]:
     for eta_c, some in sorted(evidence.runs["claims"]["rates"].by("eta_c").items()):
         _, deep = _ends(some)
         gap = figure4.relative_gap(some, deep, evidence.classes)
-        tried.append(f"eta_c = {eta_c:g}: {apart_said(gap)} at depth {deep}")
+        tried.append(f"eta_c = {eta_c:g}: {difference_in_words(gap)} at depth {deep}")
     return tried
 
 
@@ -228,7 +228,7 @@ def _closes(evidence: Evidence) -> Judged:
     pairs = torch.stack([figure4.late(runs, L) for L in depths], 1)
     power = interval(lambda p: _fall(depths, p.unbind(1), evidence), pairs)
     gaps = _relative_gaps(runs, evidence.classes)
-    reading = f"Gap over progress: {_gaps_in_words(gaps)}; it goes as {power_said('L', power)}."
+    reading = f"Gap over progress: {_gaps_in_words(gaps)}; it goes as {power_in_words('L', power)}."
     return _shrinks(power, reading, *_other_rates(evidence))
 
 
@@ -326,7 +326,9 @@ def _wide_aligns(evidence: Evidence) -> Judged:
     pairs = [figure4.late(runs, deep) for runs in both]
     power = interval(lambda *p: _fall(widths, p, evidence), *pairs)
     numbers = ", ".join(f"{gap} at width {n}" for n, gap in gaps.items())
-    reading = f"Gap over progress at depth {deep}: {numbers}; it goes as {power_said('n', power)}."
+    reading = (
+        f"Gap over progress at depth {deep}: {numbers}; it goes as {power_in_words('n', power)}."
+    )
     return _shrinks(power, reading, "infinite width: docs/two-limits.md")
 
 

@@ -25,7 +25,7 @@ from nfd.paper.claims.claim import (
     inside,
     known,
     no_number,
-    power_said,
+    power_in_words,
     rescued,
     undecided,
 )
@@ -344,7 +344,7 @@ def _error_in_width(evidence: Evidence) -> Judged:
     real = evidence.runs["3"]["real"]
     limit = evidence.runs["3"]["limit"]
     slopes = {L: figure3.width_slope(real, limit, L) for L in sorted(real.values("depth"))}
-    powers = "; ".join(f"{power_said('n', power)} at depth {L}" for L, power in slopes.items())
+    powers = "; ".join(f"{power_in_words('n', power)} at depth {L}" for L, power in slopes.items())
     *_, of_deepest = slopes.values()
     reading = f"The mean square goes as {powers}."
     return as_fast_as(of_deepest, -1.0, reading, "every depth of the figure")
@@ -352,7 +352,7 @@ def _error_in_width(evidence: Evidence) -> Judged:
 
 def _error_in_depth(evidence: Evidence) -> Judged:
     power = figure3.depth_slope(evidence.runs["3"]["limit"])
-    measured = f"The mean square of very wide networks goes as {power_said('L', power)}"
+    measured = f"The mean square of very wide networks goes as {power_in_words('L', power)}"
     reading = f"{measured}; O(1/L) is a bound that need not be reached."
     return as_fast_as(
         power, -1.0, reading, "particles and independent feedback: docs/two-limits.md"
@@ -371,8 +371,8 @@ def _uniform(evidence: Evidence) -> Judged:
     power_0 = figure3.width_slope(real, limit, shallow)
     power_1 = figure3.width_slope(real, limit, deep)
     reading = (
-        f"The mean square goes as {power_said('n', power_0)} at depth {shallow} and "
-        f"{power_said('n', power_1)} at depth {deep}."
+        f"The mean square goes as {power_in_words('n', power_0)} at depth {shallow} and "
+        f"{power_in_words('n', power_1)} at depth {deep}."
     )
     resolved_0 = figure3.resolved(squared_distances, runs_0, limit_0)
     resolved_1 = figure3.resolved(squared_distances, runs_1, limit_1)

@@ -13,11 +13,11 @@ from nfd.paper.figures.figure import DataSummary, Figure, Runs, everywhere
 from nfd.paper.figures.panels import (
     BANDS,
     BARS,
-    apart_said,
     by_seed,
     caption,
     curve_rows,
     difference,
+    difference_in_words,
     diverged,
     epoch_losses,
     line,
@@ -25,7 +25,7 @@ from nfd.paper.figures.panels import (
     point_rows,
     sizes,
     slope,
-    slopes_said,
+    slopes_in_words,
     tested,
 )
 
@@ -127,7 +127,7 @@ def _features(start: Runs, data: DataSummary) -> Finding:
         rows=rows,
         slopes=slopes,
         references=flat,
-        headline=f"RMS of h_L before training goes as {slopes_said('L', slopes)}.",
+        headline=f"RMS of h_L before training goes as {slopes_in_words('L', slopes)}.",
         axes=Axes("depth", "rms", "depth L", "RMS of h_L", "logarithmic"),
         caption=caption(start, data, BARS),
     )
@@ -149,7 +149,8 @@ def _training(training: Runs, data: DataSummary) -> list[Finding]:
             "figure-1",
             "b",
             "Training loss",
-            headline=f"Post-activation minus pre-activation at the end: {apart_said(train)} nats.",
+            headline="Post-activation minus pre-activation at the end: "
+            f"{difference_in_words(train)} nats.",
             rows=losses,
             axes=Axes("step", "loss", "step", "training loss (nats)", "curves"),
             caption=text,
@@ -160,7 +161,7 @@ def _training(training: Runs, data: DataSummary) -> list[Finding]:
             "c",
             "Test loss",
             headline="Post-activation minus pre-activation at the end: "
-            f"{apart_said(advantage(training))} nats.",
+            f"{difference_in_words(advantage(training))} nats.",
             rows=tests,
             axes=Axes("step", "loss", "step", "test loss (nats)", "curves"),
             caption=text,

@@ -39,7 +39,7 @@ from nfd.paper.figures.panels import (
     sizes,
     slope,
     slope_row,
-    slopes_said,
+    slopes_in_words,
 )
 from nfd.paper.settings import Preset
 
@@ -224,7 +224,7 @@ def _start(start: Runs, data: DataSummary, letter: str, axis: str) -> Finding:
         "figure-3",
         letter,
         f"Before training, against {axis}",
-        headline=f"Mean square error: {slopes_said(letter_of, slopes)}.",
+        headline=f"Mean square error: {slopes_in_words(letter_of, slopes)}.",
         rows=rows,
         axes=Axes(
             axis,
@@ -320,7 +320,7 @@ def _panel(
         "figure-3",
         letter,
         f"After training, against {axis}",
-        headline=f"Mean square error: {slopes_said(letter_of, slopes)}.",
+        headline=f"Mean square error: {slopes_in_words(letter_of, slopes)}.",
         rows=rows,
         axes=Axes(
             axis,

@@ -96,7 +96,7 @@ def late(runs: Runs, depth: int) -> Tensor:
     return torch.stack([values[:, values.shape[1] // 2 :].mean(1) for values in both], 1)
 
 
-def made(runs: Runs, depth: int, classes: int) -> Tensor:
+def progress(runs: Runs, depth: int, classes: int) -> Tensor:
     """Return the progress of standard networks, ``[seeds]``.
 
     It is log C minus their training loss over the second half.

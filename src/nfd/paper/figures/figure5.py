@@ -16,11 +16,11 @@ from nfd.paper.figures.figure import DataSummary, Figure, Runs, everywhere
 from nfd.paper.figures.panels import (
     BANDS,
     BARS,
-    apart_said,
     by_seed,
     caption,
     curve_rows,
     difference,
+    difference_in_words,
     diverged,
     epoch_losses,
     line,
@@ -28,7 +28,7 @@ from nfd.paper.figures.panels import (
     point_rows,
     sizes,
     slope,
-    slopes_said,
+    slopes_in_words,
     tested,
 )
 from nfd.runs import upset_in
@@ -254,7 +254,7 @@ def _against_depth(
         "figure-5",
         letter,
         title,
-        headline=f"After {steps} steps: {slopes_said('L', slopes)}.",
+        headline=f"After {steps} steps: {slopes_in_words('L', slopes)}.",
         rows=rows,
         axes=Axes("depth", meter, "depth L", up, "logarithmic"),
         slopes=slopes,
@@ -360,8 +360,9 @@ def _compared(slow: Runs, runs: Runs, metric: str) -> str:
         eta_c, _ = best_rate(runs, rule)
         best_rates.append(f"{eta_c:g} for {name}")
     return (
-        f"Eq. 8 minus uniform rates at the end: {apart_said(advantage(slow, metric))} at eta_c = "
-        f"{least:g}; {apart_said(tuned_advantage(runs, metric))} each at its best rate "
+        "Eq. 8 minus uniform rates at the end: "
+        f"{difference_in_words(advantage(slow, metric))} at eta_c = {least:g}; "
+        f"{difference_in_words(tuned_advantage(runs, metric))} each at its best rate "
         f"({', '.join(best_rates)})."
     )
 

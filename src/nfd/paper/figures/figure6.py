@@ -19,7 +19,7 @@ from nfd.paper.figures.panels import (
     point_rows,
     sizes,
     slope,
-    slopes_said,
+    slopes_in_words,
 )
 
 # What is drawn; delta, the loss-weighted Theta, is measured beside them.
@@ -136,7 +136,7 @@ def _widths(runs: Runs, data: DataSummary, letter: str, name: str) -> Finding:
         "figure-6",
         letter,
         f"{MATRICES[name]} by width",
-        headline=f"Least of the layers: {slopes_said('n', slopes)}.",
+        headline=f"Least of the layers: {slopes_in_words('n', slopes)}.",
         rows=rows,
         slopes=slopes,
         axes=Axes(

@@ -105,12 +105,12 @@ def slope(series: str, places: Sequence[float], samples: Tensor) -> Row:
     return fitted(series, lambda s: log_slope(places, s.mean(0)), samples)
 
 
-def apart_said(apart: Interval) -> str:
+def difference_in_words(apart: Interval) -> str:
     """Show a difference, where there is one."""
     return str(apart) if math.isfinite(apart.value) else "unknown (networks diverged)"
 
 
-def slopes_said(letter: str, slopes: Iterable[Row]) -> str:
+def slopes_in_words(letter: str, slopes: Iterable[Row]) -> str:
     """Show exponents as ``h: n^-1.02 [-1.10, -0.94]; ...``."""
     return "; ".join(f"{row['series']}: {power(letter, row)}" for row in slopes)
 
