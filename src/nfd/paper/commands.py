@@ -44,17 +44,17 @@ class Options(DataConfig):
     kind: ClassVar[type[DataConfig]]  # the settings that decide the numbers
 
     def run(self, command: str) -> int:
-        """Check the settings, prepare OUT, answer; ``command`` is the line that asked. Returns the
-        exit code.
+        """Check the settings, prepare OUT, answer; returns the exit code.
+
+        ``command`` is the line that asked.
         """
-        config = self.kind(
-            **{setting.name: getattr(self, setting.name) for setting in fields(self.kind)}
-        )
+        settings = {setting.name: getattr(self, setting.name) for setting in fields(self.kind)}
+        config = self.kind(**settings)
         self.check_used()
         return self.answer(config, prepare_results(self.out), command)
 
     def check_used(self) -> None:
-        """InputError for options that have no part in what is asked."""
+        """Raise InputError for options that have no part in what is asked."""
 
     def answer(self, config: Any, directory: Path, command: str) -> int:
         """Compute, write to ``directory``, print; returns the exit code."""
@@ -95,14 +95,15 @@ class StudyCommand(Options, StudyConfig):
                 raise
         measured = findings(study)
         lead = study_lead(study, measured)
-        told = [
-            (f.title, *(text for text in (f.headline, *f.details) if text != lead.verdict))
-            for f in measured
-        ]
-        lines = ["\n  ".join(texts) for texts in told]
+        lines: list[str] = []
+        for finding in measured:
+            # The lead, which is printed first, says one of these already.
+            texts = [text for text in (finding.headline, *finding.details) if text != lead.verdict]
+            lines.append("\n  ".join([finding.title, *texts]))
+        # Findings are shown even where they cannot be written.
         try:
             lines.append(f"Report: {study_report(study, measured, command).write(directory)}")
-        finally:  # findings are shown even where they cannot be written
+        finally:
             show(lead, lead, *lines)
         if study.measured.complete:
             return 0
@@ -150,22 +151,20 @@ class FigureCommand(_OfFigures):
         from nfd.paper.figures.figure import dataset_for, findings, trained
         from nfd.paper.pages import write_figure, write_figures
 
+        figures = list(FIGURES.values()) if self.number == "all" else [FIGURES[self.number]]
         drawn = []
+        lines: list[str] = []
         dataset = dataset_for(config)
         with self.runs_in(directory) as sweep:
-            for figure in FIGURES.values() if self.number == "all" else [FIGURES[self.number]]:
+            for figure in figures:
                 panels = findings(figure, trained(figure, config, sweep, _say), dataset)
                 section = write_figure(
                     config, figure, panels, dataset.title, directory, ids_of(figure.name)
                 )
                 drawn.append((figure, panels, section))
+                lines += [f"{panel.name}: {panel.headline}" for panel in panels]
         lead, page = write_figures(config, drawn, dataset.title, directory, command)
-        show(
-            lead,
-            lead,
-            *(f"{p.name}: {p.headline}" for _, own, _ in drawn for p in own),
-            f"Report: {page}",
-        )
+        show(lead, lead, *lines, f"Report: {page}")
         return 0
 
 
@@ -195,7 +194,8 @@ class ClaimsCommand(_OfFigures):
     def check_used(self) -> None:
         from nfd.paper.claims.table import CLAIMS, chosen
 
-        if unknown := [name for name in self.only if not chosen([name])]:
+        unknown = [name for name in self.only if not chosen([name])]
+        if unknown:
             close = nearest(unknown[0], [claim.id for claim in CLAIMS])
             raise InputError(
                 "--only takes ids of statements, their beginnings, or figures such as fig5; got "

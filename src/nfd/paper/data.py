@@ -55,7 +55,7 @@ def load(name: str, directory: str | Path | None = None, *, seed: int = 0) -> Da
 
 
 def cifar10(path: str | Path) -> Dataset:
-    """CIFAR-10 from the archive, a directory that holds it, or the directory of the unpacked files.
+    """Load CIFAR-10 from its archive, a directory that holds it, or the unpacked files.
 
     Raises:
         ValueError: when nothing of the kind is there, or a file is cut short or malformed, naming
@@ -69,29 +69,27 @@ def cifar10(path: str | Path) -> Dataset:
         )
     if place.is_dir():
         place = next((place / name for name in (ARCHIVE, FOLDER) if (place / name).exists()), place)
+    names = (*TRAIN, TEST)
+    # None: there is no checksum to verify the files by.
+    is_official: bool | None = None
     if place.is_file():
-        files: dict[str, bytes] = _from_archive(place)
-        known: bool | None = (
-            hashlib.md5(place.read_bytes(), usedforsecurity=False).hexdigest() == ARCHIVE_MD5
-        )
-        source = f"{place}: {'' if known else 'not '}the official file (MD5 {ARCHIVE_MD5})"
+        files = _from_archive(place)
+        digest = hashlib.md5(place.read_bytes(), usedforsecurity=False).hexdigest()
+        is_official = digest == ARCHIVE_MD5
+        source = f"{place}: {'' if is_official else 'not '}the official file (MD5 {ARCHIVE_MD5})"
     else:
-        files = {
-            name: (place / name).read_bytes() for name in (*TRAIN, TEST) if (place / name).exists()
-        }
-        known = None
+        files = {name: (place / name).read_bytes() for name in names if (place / name).exists()}
         source = (
             f"{place}: unpacked files, not verified (a checksum is published for the archive alone)"
         )
-    if missing := [name for name in (*TRAIN, TEST) if name not in files]:
-        there = (
-            ", ".join(sorted(p.name for p in place.iterdir())[:5])
-            if place.is_dir()
-            else ", ".join(files)
-        )
+    missing = [name for name in names if name not in files]
+    if missing:
+        there = list(files)
+        if place.is_dir():
+            there = sorted(path.name for path in place.iterdir())[:5]
         raise InputError(
             f"{place} holds no {', '.join(missing)} of CIFAR-10's binary version; found "
-            f"{there or 'nothing'}. {_WHERE}"
+            f"{', '.join(there) or 'nothing'}. {_WHERE}"
         )
     parts = {
         name: _images(np.frombuffer(content, np.uint8), f"{place}, {name}")
@@ -99,19 +97,22 @@ def cifar10(path: str | Path) -> Dataset:
     }
     train = [parts[name] for name in TRAIN]
     together = Images(torch.cat([p.pixels for p in train]), torch.cat([p.labels for p in train]))
-    return Dataset("CIFAR-10", CLASSES, together, parts[TEST], source, known)
+    return Dataset("CIFAR-10", CLASSES, together, parts[TEST], source, is_official)
 
 
 def _from_archive(archive: Path) -> dict[str, bytes]:
-    """The six files, read without extracting anything."""
+    """Read the six files without extracting anything."""
+    files: dict[str, bytes] = {}
     try:
-        content = gzip.decompress(archive.read_bytes())  # to the end, where gzip has its checksum
+        # All of it is decompressed, as gzip has its checksum at the end.
+        content = gzip.decompress(archive.read_bytes())
         with tarfile.open(fileobj=io.BytesIO(content)) as tar:
             members = {PurePosixPath(member.name).name: member for member in tar if member.isfile()}
-            named = {
-                name: tar.extractfile(members[name]) for name in (*TRAIN, TEST) if name in members
-            }
-            return {name: file.read() for name, file in named.items() if file is not None}
+            for name in (*TRAIN, TEST):
+                file = tar.extractfile(members[name]) if name in members else None
+                if file is not None:
+                    files[name] = file.read()
+        return files
     except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
         raise InputError(
             f"{archive}: damaged, or not a .tar.gz ({error}). Download it again. {_WHERE}"

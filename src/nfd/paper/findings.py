@@ -1,12 +1,13 @@
-"""The findings of a study, one per chart: measurements reduced to rows, fitted slopes and
-sentences; its report.
+"""The findings of a study, one per chart, and its report.
+
+A finding reduces measurements to rows, fitted slopes and sentences.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -35,7 +36,7 @@ from nfd.core import (
 )
 from nfd.limits import extrapolated
 from nfd.meters import THRESHOLDS
-from nfd.paper.figures.panels import fitted, power, slope_row, slope_table, slopes_said
+from nfd.paper.figures.panels import fitted, power, slope_row, slope_table, slopes_in_words
 from nfd.paper.study import NARROW, WEIGHTS, Study
 from nfd.report import Report, Section, made_by
 
@@ -43,15 +44,15 @@ NAMES = ("loss-shared", "loss-independent", "gap", "distance-width", "distance-d
 
 
 def findings(study: Study) -> list[Finding]:
-    """Everything that can be said from what has been measured, in the order of the report."""
+    """Return all that can be said from what was measured so far, in the order of the report."""
     drawn = [
         losses(study, "shared"),
         losses(study, "independent"),
         gap(study),
         by_width(study),
         by_depth(study),
+        blocks(study),
     ]
-    drawn.append(blocks(study))
     return [finding for finding in drawn if finding is not None]
 
 
@@ -67,16 +68,14 @@ _WHO = {
 
 
 def losses(study: Study, feedback: Feedback) -> Finding | None:
-    """Loss against step for one kind of feedback."""
+    """Return the loss against the step for one kind of feedback."""
     limits = wide(study, feedback)
     if not limits:
         return _all_diverged(study, feedback)
-    rows = [row for depth, outputs in limits.items() for row in _wide_rows(study, depth, outputs)]
-    rows += [
-        row
-        for width, outputs in _all_real(study).items()
-        for row in _real_rows(study, width, outputs)
-    ]
+    rows: list[Row] = []
+    for depth, outputs in limits.items():
+        rows.extend(_wide_rows(study, depth, outputs))
+    rows.extend(_rows_of_real(study))
     deepest = max(limits)
     loss = intervals(lambda r: study.mean_loss(r.mean(0)), limits[deepest])
     first = loss[0].unsigned
@@ -105,39 +104,36 @@ def losses(study: Study, feedback: Feedback) -> Finding | None:
 
 
 def _all_diverged(study: Study, feedback: Feedback) -> Finding | None:
-    """What to say when no prediction stayed finite; None when none was made yet."""
-    diverged = divergence(study, feedback)
+    """Say that no prediction stayed finite; None when no prediction was measured yet."""
     if not any(name == feedback for name, _ in study.measured.limits):
         return None
-    rows = [
-        row
-        for width, outputs in _all_real(study).items()
-        for row in _real_rows(study, width, outputs)
-    ]
     return Finding(
         f"loss-{feedback}",
         f"Training of {_WHO[feedback]} diverges",
-        " ".join(diverged),
-        rows,
+        " ".join(divergence(study, feedback)),
+        _rows_of_real(study),
         _LOSS_AXES,
         "Mean of real networks.",
     )
 
 
-def _all_real(study: Study) -> dict[int, Tensor]:
-    """Real networks of the deepest depth, diverged ones too: their curves end."""
+def _rows_of_real(study: Study) -> list[Row]:
+    """Return the losses of real networks of the largest depth.
+
+    Networks that diverged are among them: their curves end early.
+    """
     deepest = study.config.depths[-1]
-    return {
-        n: study.measured.real[deepest, n]
-        for n in study.config.widths
-        if (deepest, n) in study.measured.real
-    }
+    rows: list[Row] = []
+    for width in study.config.widths:
+        if (deepest, width) in study.measured.real:
+            rows.extend(_real_rows(study, width, study.measured.real[deepest, width]))
+    return rows
 
 
 def _wide_rows(study: Study, depth: float, outputs: Tensor) -> Iterator[Row]:
-    series = (
-        "infinitely wide and deep" if depth == INFINITE else f"infinitely wide, depth {depth:g}"
-    )
+    series = f"infinitely wide, depth {depth:g}"
+    if depth == INFINITE:
+        series = "infinitely wide and deep"
     place = {"series": series, "role": SeriesRole.PREDICTION, "depth": depth, "width": INFINITE}
     for step, loss in enumerate(intervals(lambda r: study.mean_loss(r.mean(0)), outputs)):
         yield place | {"step": step} | columns("loss", loss)
@@ -154,13 +150,13 @@ def _real_rows(study: Study, width: int, outputs: Tensor) -> Iterator[Row]:
 
 
 def _depth_pays(study: Study, limits: dict[float, Tensor]) -> list[str]:
-    """What share of the deepest network's progress the shallowest one makes."""
+    """Say what share of the deepest network's progress the shallowest one makes."""
     shallow = min(limits)
     deep = max(limits)
     if shallow == deep:
         return []
-    made = interval(lambda r: progress(study, r), limits[deep])
-    if not made.low > 0:
+    progress_of_deep = interval(lambda r: progress(study, r), limits[deep])
+    if not progress_of_deep.low > 0:
         return ["No progress is made that depth could add to."]
     pair = torch.stack([limits[shallow], limits[deep]], 1)
     share = interval(lambda r: 100 * progress(study, r[:, 0]) / progress(study, r[:, 1]), pair)
@@ -171,21 +167,17 @@ def _depth_pays(study: Study, limits: dict[float, Tensor]) -> list[str]:
 
 
 def _extrapolation(study: Study, limits: dict[float, Tensor]) -> list[str]:
-    """How far the extrapolated loss moved with the last doubling: its remaining error is a fraction
-    of that.
+    """Say how far the extrapolated loss moved with the last doubling of the depth.
+
+    Its remaining error is a fraction of that.
     """
+    if INFINITE not in limits:
+        return []
     depths = study.config.depths
-    if (
-        INFINITE not in limits
-        or len(depths) < 3
-        or 2 * depths[-3] != depths[-2]
-        or depths[-3] not in limits
-    ):
-        return (
-            ["Infinite depth is extrapolated from two depths alone, unchecked."]
-            if INFINITE in limits
-            else []
-        )
+    # The check takes a third depth, which is half of the last but one and did not diverge.
+    three_double = len(depths) > 2 and 2 * depths[-3] == depths[-2]
+    if not three_double or depths[-3] not in limits:
+        return ["Infinite depth is extrapolated from two depths alone, unchecked."]
     three = torch.stack([limits[L] for L in depths[-3:]], 1)
 
     def moved(r: Tensor) -> Tensor:
@@ -212,16 +204,19 @@ def _loss_width(study: Study, feedback: Feedback) -> list[str]:
 
 
 def _above(study: Study, limits: dict[float, Tensor]) -> list[str]:
-    """Loss of real networks minus the prediction for their own depth, on average over steps."""
+    """Say how far the loss of real networks lies above the prediction for their own depth.
+
+    The difference is a mean over the steps.
+    """
     depth = study.config.depths[-1]
-    if depth not in limits or not real(study, depth):
+    networks = real(study, depth)
+    if depth not in limits or not networks:
         return []
-    apart = {
-        n: interval(
-            lambda o, r: study.mean_loss(o).mean() - mean_loss(study, r), outputs, limits[depth]
-        )
-        for n, outputs in real(study, depth).items()
-    }
+
+    def above(outputs: Tensor, limit: Tensor) -> Tensor:
+        return study.mean_loss(outputs).mean() - mean_loss(study, limit)
+
+    apart = {n: interval(above, outputs, limits[depth]) for n, outputs in networks.items()}
     resolved = [str(n) for n, difference in apart.items() if difference.resolved]
     which = f"significant: width {', '.join(resolved)}" if resolved else "none is significant"
     shown = "; ".join(f"{n}: {difference}" for n, difference in apart.items())
@@ -239,8 +234,9 @@ _GAP_AXES = Axes(
 
 
 def gap(study: Study) -> Finding | None:
-    """Loss of independent feedback minus shared, mean over steps, against depth; replicates are
-    paired.
+    """Return the loss with independent feedback minus the loss with shared one, against depth.
+
+    The loss is a mean over the steps; replicates are paired.
     """
     shared = wide(study, "shared")
     independent = wide(study, "independent")
@@ -249,33 +245,16 @@ def gap(study: Study) -> Finding | None:
         return None
     gaps = {L: interval(lambda r: _gap(study, r), pair) for L, pair in pairs.items()}
     shares = {L: _share(study, pair) for L, pair in pairs.items()}
-    rows = [
-        {"series": "gap", "depth": L}
-        | columns("gap", gaps[L])
-        | {"share_of_progress": s and s.value}
-        for L, s in shares.items()
-    ]
+    rows: list[Row] = []
+    for L, share in shares.items():
+        place: Row = {"series": "gap", "depth": L}
+        part: Row = {"share_of_progress": share and share.value}
+        rows.append(place | columns("gap", gaps[L]) | part)
     last = max(pairs)
-    headline = (
-        f"At {depth_name(last)} the two do not differ significantly: {gaps[last]} nats on average "
-        "over the steps."
-    )
-    if gaps[last].resolved:
-        side = "above" if gaps[last].value > 0 else "below"
-        share = shares[last]
-        progressed = (
-            f", {share.value:.0%} [{share.low:.0%}, {share.high:.0%}] of the progress made"
-            if share
-            else ""
-        )
-        headline = (
-            f"At {depth_name(last)} the decoupled network's loss lies {side} the standard one's by "
-            f"{gaps[last]} nats on average over the steps{progressed}."
-        )
     return Finding(
         "gap",
         f"Decoupled minus standard loss at {depth_name(last)}: {gaps[last]} nats",
-        headline,
+        _gap_headline(depth_name(last), gaps[last], shares[last]),
         rows,
         _GAP_AXES,
         "Bars: 95 % intervals, replicates paired on the same Brownian paths. Progress: how far the "
@@ -285,20 +264,40 @@ def gap(study: Study) -> Finding | None:
     )
 
 
+def _gap_headline(depth: str, apart: Interval, share: Interval | None) -> str:
+    """Say how far apart the two are at a depth; ``share`` is the gap over the progress."""
+    if not apart.resolved:
+        return (
+            f"At {depth} the two do not differ significantly: {apart} nats on average over the "
+            "steps."
+        )
+    side = "above" if apart.value > 0 else "below"
+    progressed = ""
+    if share is not None:
+        limits = f"[{share.low:.0%}, {share.high:.0%}]"
+        progressed = f", {share.value:.0%} {limits} of the progress made"
+    return (
+        f"At {depth} the decoupled network's loss lies {side} the standard one's by {apart} nats "
+        f"on average over the steps{progressed}."
+    )
+
+
 def _gap(study: Study, pair: Tensor) -> Tensor:
+    """Return the loss of the second member minus that of the first [R, 2, steps, b, C]."""
     return mean_loss(study, pair[:, 1]) - mean_loss(study, pair[:, 0])
 
 
 def _share(study: Study, pair: Tensor) -> Interval | None:
-    """The gap over the progress of the standard network; None where it makes none."""
+    """Return the gap over the progress of the standard network; None where it makes none."""
     if not interval(lambda r: progress(study, r[:, 0]), pair).low > 0:
         return None
     return interval(lambda r: _gap(study, r) / progress(study, r[:, 0]), pair)
 
 
 def _gap_trend(study: Study, pairs: dict[float, Tensor]) -> list[str]:
-    """Whether more depth brings the two together, from the paired difference of the gaps at both
-    ends.
+    """Say whether more depth brings the two together.
+
+    The paired difference of the gaps at the smallest and at the largest depth decides.
     """
     first = min(pairs)
     last = max(pairs)
@@ -313,28 +312,33 @@ def _gap_trend(study: Study, pairs: dict[float, Tensor]) -> list[str]:
 
 
 def _gap_width(study: Study) -> list[str]:
-    """What a finite width adds to the gap, as for the loss (``width_bias``), from paired
-    replicates.
+    """Say what a finite width adds to the gap, as ``width_bias`` does for the loss.
+
+    Replicates are paired.
     """
-    wide_ones = {
-        f: outputs
-        for (f, L), outputs in study.measured.limits.items()
-        if study.config.depths[-2] == L
-    }
-    both = [
-        some
-        for some in (study.measured.narrow, wide_ones)
-        if len(some) == 2 and all(map(whole, some.values()))
-    ]
-    if len(both) < 2:
+    depth = study.config.depths[-2]
+    limits = study.measured.limits.items()
+    narrow = _paired(study.measured.narrow)
+    broad = _paired({feedback: outputs for (feedback, L), outputs in limits if depth == L})
+    if narrow is None or broad is None:
         return []
-    pairs = [torch.stack([some["shared"], some["independent"]], 1) for some in both]
-    shift = interval(lambda m, n: (_gap(study, m) - _gap(study, n)) / (NARROW - 1), *pairs)
+
+    def bias(of_narrow: Tensor, of_broad: Tensor) -> Tensor:
+        return (_gap(study, of_narrow) - _gap(study, of_broad)) / (NARROW - 1)
+
+    shift = interval(bias, narrow, broad)
     width = f"{study.config.limit_width:,}"
     return [
         f"Width {width} in place of infinity shifts it by {shift}; the intervals are of width "
         f"{width}."
     ]
+
+
+def _paired(outputs: dict[Feedback, Tensor]) -> Tensor | None:
+    """Pair both kinds of feedback [R, 2, ...]; None where one is missing or diverged."""
+    if len(outputs) < 2 or not all(map(whole, outputs.values())):
+        return None
+    return torch.stack([outputs["shared"], outputs["independent"]], 1)
 
 
 # ---- The distance of finite networks to the limit. Inference is on squares, which are unbiased
@@ -349,29 +353,32 @@ Squares = Callable[..., Tensor]
 
 
 def by_width(study: Study) -> Finding | None:
-    """One real network minus the infinitely wide one of its depth, against width."""
+    """Return the distance of real networks to the infinitely wide one, against width."""
     rows: list[Row] = []
     slopes: list[Row] = []
     limits = wide(study, "shared")
     for depth in study.config.depths:
         outputs = real(study, depth)
-        if depth in limits and len(outputs) > 1:
-            samples = torch.stack([*outputs.values()], 1), limits[depth]
-            rows += _distance_rows(
-                f"depth {depth}", "width", list(outputs), squared_distances, *samples, depth=depth
-            )
-            slopes.append(
-                _distance_slope(f"depth {depth}", list(outputs), squared_distances, *samples)
-            )
+        if depth not in limits or len(outputs) < 2:
+            continue
+        distances = _Distances(
+            f"depth {depth}",
+            "width",
+            list(outputs),
+            squared_distances,
+            (torch.stack([*outputs.values()], 1), limits[depth]),
+        )
+        rows += distances.rows(depth=depth)
+        slopes.append(distances.slope())
     if not rows:
         return None
     last = slopes[-1]
-    own = [row for row in rows if row["series"] == last["series"]]
+    of_last = [row for row in rows if row["series"] == last["series"]]
     headline = (
         f"One real network of {last['series']} is "
-        f"{listed([row['distance'] for row in own], '.3f')} away from the infinitely wide one of "
-        "that depth at width "
-        f"{listed([row['width'] for row in own])}{_power('n', last, 'theory: n^-1/2')}."
+        f"{listed([row['distance'] for row in of_last], '.3f')} away from the infinitely wide one "
+        "of that depth at width "
+        f"{listed([row['width'] for row in of_last])}{_power('n', last, 'theory: n^-1/2')}."
     )
     return Finding(
         "distance-width",
@@ -388,8 +395,9 @@ def by_width(study: Study) -> Finding | None:
 
 
 def by_depth(study: Study) -> Finding | None:
-    """Real networks, and the infinitely wide one of each depth, minus the infinitely wide and deep
-    one.
+    """Return the distance to the infinitely wide and deep network, against depth.
+
+    It is the distance of real networks, and of the infinitely wide network of each depth.
     """
     limits = wide(study, "shared")
     if INFINITE not in limits:
@@ -398,23 +406,26 @@ def by_depth(study: Study) -> Finding | None:
     slopes: list[Row] = []
     target = limits.pop(INFINITE)
     for n in study.config.widths:
-        own = {L: real(study, L)[n] for L in study.config.depths if n in real(study, L)}
-        if len(own) > 1:
-            samples = (torch.stack([*own.values()], 1), target)
-            about = {"role": SeriesRole.REAL, "width": n}
-            rows += _distance_rows(
-                f"real, width {n}", "depth", list(own), squared_distances, *samples, **about
-            )
-            slopes.append(
-                _distance_slope(f"real, width {n}", list(own), squared_distances, *samples)
-            )
+        outputs = {L: real(study, L)[n] for L in study.config.depths if n in real(study, L)}
+        if len(outputs) < 2:
+            continue
+        distances = _Distances(
+            f"real, width {n}",
+            "depth",
+            list(outputs),
+            squared_distances,
+            (torch.stack([*outputs.values()], 1), target),
+        )
+        rows += distances.rows(role=SeriesRole.REAL, width=n)
+        slopes.append(distances.slope())
     depths = [int(L) for L in limits]
-    differences = torch.stack([outputs - target for outputs in limits.values()], 1)
-    wide_rows = _distance_rows(
-        _WIDE, "depth", depths, systematic_squares, differences, role=SeriesRole.PREDICTION
-    )
-    # without the deepest: it is in proportion 2 to the last but one by making
-    slope = _distance_slope(_WIDE, depths[:-1], systematic_squares, differences[:, :-1])
+    differences = torch.stack([at_depth - target for at_depth in limits.values()], 1)
+    of_wide = _Distances(_WIDE, "depth", depths, systematic_squares, (differences,))
+    wide_rows = of_wide.rows(role=SeriesRole.PREDICTION)
+    # The fit leaves out the deepest: by construction its distance is in proportion 2 to that of
+    # the last but one.
+    fit = replace(of_wide, points=depths[:-1], samples=(differences[:, :-1],))
+    slope = fit.slope()
     headline = (
         f"The infinitely wide network of depth {listed(depths)} is "
         f"{listed([row['distance'] for row in wide_rows], '.3f')} away from the infinitely deep one"
@@ -434,32 +445,44 @@ def by_depth(study: Study) -> Finding | None:
     )
 
 
-def _distance_rows(
-    series: str, axis: str, points: Sequence[int], squares: Squares, *samples: Tensor, **about: Any
-) -> list[Row]:
-    """Distances of samples [seeds, points, ...], with settings as columns."""
-    return [
-        {"series": series, **about, axis: point} | columns("distance", squared.root())
-        for point, squared in zip(points, intervals(squares, *samples), strict=True)
-    ]
+@dataclass(frozen=True)
+class _Distances:
+    """Distances to a limit at several sizes along an axis.
 
+    ``squares`` gives the squared distance of every point from ``samples``, the first of which is
+    [seeds, points, ...].
+    """
 
-def _distance_slope(series: str, points: Sequence[int], squares: Squares, *samples: Tensor) -> Row:
-    """The exponent of the distance, where every point is resolved from zero."""
-    resolved = all(squared.low > 0 for squared in intervals(squares, *samples))
-    if len(points) < 2 or not resolved:
-        return slope_row(series, UNKNOWN)
-    return fitted(
-        series, lambda *s: log_slope(points, squares(*s).clamp_min(1e-300).sqrt()), *samples
-    )
+    series: str
+    axis: str
+    points: Sequence[int]
+    squares: Squares
+    samples: tuple[Tensor, ...]
+
+    def rows(self, **about: Any) -> list[Row]:
+        """Return the distances, with settings as columns."""
+        squares = intervals(self.squares, *self.samples)
+        return [
+            {"series": self.series, **about, self.axis: point} | columns("distance", square.root())
+            for point, square in zip(self.points, squares, strict=True)
+        ]
+
+    def slope(self) -> Row:
+        """Return the exponent of the distance, where every point is resolved from zero."""
+        squares = intervals(self.squares, *self.samples)
+        if len(self.points) < 2 or not all(square.low > 0 for square in squares):
+            return slope_row(self.series, UNKNOWN)
+
+        def exponent(*samples: Tensor) -> Tensor:
+            return log_slope(self.points, self.squares(*samples).clamp_min(1e-300).sqrt())
+
+        return fitted(self.series, exponent, *self.samples)
 
 
 def _power(letter: str, slope: Row, why: str) -> str:
-    return (
-        f": it goes as {power(letter, slope)} ({why})"
-        if math.isfinite(slope["slope"])
-        else " (noise hides its trend)"
-    )
+    if math.isfinite(slope["slope"]):
+        return f": it goes as {power(letter, slope)} ({why})"
+    return " (noise hides its trend)"
 
 
 # ---- Two-layer blocks: do their inner layers learn, under uniform rates and under Eq. 8?
@@ -486,65 +509,85 @@ _BLOCK_CAPTION = (
 
 
 def blocks(study: Study) -> Finding | None:
-    """Updates of two-layer blocks after the last step against depth, with slopes and verdicts."""
+    """Return updates of two-layer blocks after the last step, against depth.
+
+    Slopes have a verdict.
+    """
     c = study.config
-    rows = list[Row]()
-    slopes = list[Row]()
-    diverged = list[str]()
+    rows: list[Row] = []
+    slopes: list[Row] = []
+    diverged: list[str] = []
     for rule, name in _RULES.items():
-        by_depth: dict[int, list[dict[str, Any]]] = {}
-        for row in study.measured.blocks:
-            if row["rule"] == rule and row["steps"] == c.steps:
-                by_depth.setdefault(row["depth"], []).append(row)
-        if ended := {L: sum("diverged_at" in r for r in own) for L, own in by_depth.items()}:
-            upset = [L for L, bad in ended.items() if bad]
-            diverged += (
-                [f"{sum(ended.values())} networks with {name}, of depth {listed(upset)}"]
-                if upset
-                else []
-            )
-        whole_ones = {
-            L: own for L, own in by_depth.items() if len(own) == c.block_seeds and not ended[L]
-        }
-        for meter, update in _METERS.items() if len(whole_ones) > 1 else ():
-            values = torch.tensor(
-                [[r[meter] for r in own] for own in whole_ones.values()], dtype=torch.float64
-            ).T
-            series = f"{update}, {name}"
-            about = {"rule": rule, "meter": meter}
-            means = [columns("update", mean(values[:, k])) for k in range(len(whole_ones))]
-            rows += [
-                {"series": series, **about, "depth": L} | m
-                for L, m in zip(whole_ones, means, strict=True)
-            ]
-            slopes.append(
-                fitted(series, lambda r, L=list(whole_ones): log_slope(L, r.mean(0)), values)
-                | about
-            )
+        by_depth = _last_updates(study, rule)
+        ended = {L: sum("diverged_at" in r for r in some) for L, some in by_depth.items()}
+        upset = [L for L, count in ended.items() if count]
+        if upset:
+            count = sum(ended.values())
+            diverged.append(f"{count} networks with {name}, of depth {listed(upset)}")
+        complete = {L: some for L, some in by_depth.items() if len(some) == c.block_seeds}
+        finite = {L: some for L, some in complete.items() if L not in upset}
+        if len(finite) < 2:
+            continue
+        for meter in _METERS:
+            meter_rows, slope = _updates(finite, rule, meter)
+            rows += meter_rows
+            slopes.append(slope)
     if not slopes:
         return None
+    details = []
+    if diverged:
+        details.append(
+            f"Training diverged: {'; '.join(diverged)}. These depths are left out; lower eta_c."
+        )
+    of_inner = [row for row in slopes if row["meter"] == "inner_update"]
     return Finding(
         "updates",
-        f"After {c.steps} steps: "
-        f"{slopes_said('L', [row for row in slopes if row['meter'] == 'inner_update'])}",
+        f"After {c.steps} steps: {slopes_in_words('L', of_inner)}",
         _blocks_headline(slopes),
         rows,
         Axes("depth", "update", "depth", "RMS update", "logarithmic", colour="meter", dash="rule"),
         _BLOCK_CAPTION.format(seeds=c.block_seeds, width=c.block_width, thresholds=THRESHOLDS),
-        [f"Training diverged: {'; '.join(diverged)}. These depths are left out; lower eta_c."]
-        if diverged
-        else [],
+        details,
         slopes,
         slope_table(slopes, verdicts=True),
     )
 
 
+def _last_updates(study: Study, rule: RuleName) -> dict[int, list[dict[str, Any]]]:
+    """Return what was measured after the last step, by depth, one row per network."""
+    by_depth: dict[int, list[dict[str, Any]]] = {}
+    for row in study.measured.blocks:
+        if row["rule"] == rule and row["steps"] == study.config.steps:
+            by_depth.setdefault(row["depth"], []).append(row)
+    return by_depth
+
+
+def _updates(
+    by_depth: dict[int, list[dict[str, Any]]], rule: RuleName, meter: str
+) -> tuple[list[Row], Row]:
+    """Return one update under one rule against depth, and its slope."""
+    depths = list(by_depth)
+    series = f"{_METERS[meter]}, {_RULES[rule]}"
+    about: Row = {"rule": rule, "meter": meter}
+    rows: list[Row] = []
+    values: list[Tensor] = []
+    for L, networks in by_depth.items():
+        values.append(torch.tensor([row[meter] for row in networks], dtype=torch.float64))
+        place: Row = {"series": series, **about, "depth": L}
+        rows.append(place | columns("update", mean(values[-1])))
+    slope = fitted(series, lambda r: log_slope(depths, r.mean(0)), torch.stack(values, 1))
+    return rows, slope | about
+
+
 def _blocks_headline(slopes: Sequence[Row]) -> str:
     sentences = []
     for rule, name in _RULES.items():
-        own = [row for row in slopes if row["rule"] == rule and row["meter"] in _MEANINGS]
-        parts = [f"{_MEANINGS[row['meter']]} {power('L', row)}, {row['verdict']}" for row in own]
-        sentences += [f"With {name}, {' and '.join(parts)}."] if parts else []
+        parts = []
+        for row in slopes:
+            if row["rule"] == rule and row["meter"] in _MEANINGS:
+                parts.append(f"{_MEANINGS[row['meter']]} {power('L', row)}, {row['verdict']}")
+        if parts:
+            sentences.append(f"With {name}, {' and '.join(parts)}.")
     return " ".join(sentences)
 
 
@@ -553,12 +596,12 @@ def _blocks_headline(slopes: Sequence[Row]) -> str:
 
 
 def wide(study: Study, feedback: Feedback) -> dict[float, Tensor]:
-    """Depth to outputs [R, steps, b, C] of the infinitely wide network, infinite depth last."""
-    done = study.measured.limits
+    """Return outputs [R, steps, b, C] of the infinitely wide network by depth, infinite last."""
+    measured = study.measured.limits
     outputs: dict[float, Tensor] = {}
     for depth in study.config.depths:
-        if (feedback, depth) in done and whole(done[feedback, depth]):
-            outputs[depth] = done[feedback, depth]
+        if (feedback, depth) in measured and whole(measured[feedback, depth]):
+            outputs[depth] = measured[feedback, depth]
     *_, half, deepest = study.config.depths
     if half in outputs and deepest in outputs:
         outputs[INFINITE] = extrapolated(outputs[half], outputs[deepest])
@@ -566,68 +609,80 @@ def wide(study: Study, feedback: Feedback) -> dict[float, Tensor]:
 
 
 def real(study: Study, depth: int) -> dict[int, Tensor]:
-    """Width to outputs [seeds, steps, b, C] of real networks of one depth."""
-    done = study.measured.real
-    return {
-        n: done[depth, n]
-        for n in study.config.widths
-        if (depth, n) in done and whole(done[depth, n])
-    }
+    """Return outputs [seeds, steps, b, C] of real networks of one depth, by width."""
+    outputs: dict[int, Tensor] = {}
+    for width in study.config.widths:
+        measured = study.measured.real.get((depth, width))
+        if measured is not None and whole(measured):
+            outputs[width] = measured
+    return outputs
 
 
 def whole(outputs: Tensor) -> bool:
-    """Whether no run diverged."""
+    """Return whether no network diverged."""
     return bool(torch.isfinite(outputs).all())
 
 
 def mean_loss(study: Study, outputs: Tensor) -> Tensor:
-    """Loss of the mean outputs of replicates [R, steps, b, C], averaged over steps."""
+    """Return the loss of the mean outputs of replicates [R, steps, b, C], averaged over steps."""
     return study.mean_loss(outputs.mean(0)).mean()
 
 
 def progress(study: Study, outputs: Tensor) -> Tensor:
-    """How far, on average over the steps, the loss lies below log C, where outputs of zero start;
-    in nats.
+    """Return how far the loss lies below log C on average over the steps, in nats.
+
+    log C is the loss of outputs of zero.
     """
     return math.log(outputs.shape[-1]) - mean_loss(study, outputs)
 
 
 def width_bias(study: Study, feedback: Feedback) -> Interval | None:
-    """What a finite width adds to the mean loss, ``a / n`` from ``f_m - f_n = a (1/m - 1/n)``."""
+    """Return what a finite width adds to the mean loss, or None where networks diverged.
+
+    It is ``a / n`` from ``f_m - f_n = a (1/m - 1/n)``.
+    """
     depth = study.config.depths[-2]
     broad = study.measured.limits.get((feedback, depth))
     narrow = study.measured.narrow.get(feedback)
     if broad is None or narrow is None or not whole(broad) or not whole(narrow):
         return None
-    return interval(
-        lambda m, n: (mean_loss(study, m) - mean_loss(study, n)) / (NARROW - 1), narrow, broad
-    )
+
+    def bias(of_narrow: Tensor, of_broad: Tensor) -> Tensor:
+        return (mean_loss(study, of_narrow) - mean_loss(study, of_broad)) / (NARROW - 1)
+
+    return interval(bias, narrow, broad)
 
 
 def divergence(study: Study, feedback: Feedback | None = None) -> list[str]:
-    """A sentence that names the networks that left the range of numbers; none when none did."""
-    m = study.measured
-    runs = {
-        f"infinitely wide ones of depth {L}": y
-        for (name, L), y in m.limits.items()
-        if name == feedback
-    }
+    """Return a sentence that names the networks that diverged; none when none did.
+
+    It speaks of infinitely wide networks with this feedback, by default of none, and of real
+    networks unless the feedback is independent.
+    """
+    outputs_by_size: dict[str, Tensor] = {}
+    for (name, L), outputs in study.measured.limits.items():
+        if name == feedback:
+            outputs_by_size[f"infinitely wide ones of depth {L}"] = outputs
     if feedback != "independent":
-        runs |= {f"width {n} and depth {L}": y for (L, n), y in m.real.items()}
-    ended_runs: list[str] = []
-    firsts: list[int] = []
-    for where, outputs in runs.items():
-        ended = (~torch.isfinite(outputs)).any(-1).any(-1)
-        if bool(ended.any()):
-            first = int(ended.any(0).nonzero()[0])
-            firsts.append(first)
-            ended_runs.append(
-                f"{int(ended.any(1).sum())} of {len(ended)} of {where} (first at step {first})"
-            )
-    if not ended_runs:
+        for (L, n), outputs in study.measured.real.items():
+            outputs_by_size[f"width {n} and depth {L}"] = outputs
+    counts: list[str] = []
+    first_steps: list[int] = []
+    for size, outputs in outputs_by_size.items():
+        if whole(outputs):
+            continue
+        has_ended = (~torch.isfinite(outputs)).any(-1).any(-1)
+        first = int(has_ended.any(0).nonzero()[0])
+        count = int(has_ended.any(1).sum())
+        first_steps.append(first)
+        counts.append(f"{count} of {len(has_ended)} of {size} (first at step {first})")
+    if not counts:
         return []
-    remedy = "lower the horizon or the scale of the inputs" if min(firsts) == 0 else "lower eta_c"
-    return [f"Training diverged: {'; '.join(ended_runs)}. These sizes are left out; {remedy}."]
+    # Networks that diverge before the first update do so at any learning rate.
+    remedy = "lower eta_c"
+    if min(first_steps) == 0:
+        remedy = "lower the horizon or the scale of the inputs"
+    return [f"Training diverged: {'; '.join(counts)}. These sizes are left out; {remedy}."]
 
 
 # ---- The report of a study
@@ -639,7 +694,7 @@ _QUESTION = (
 
 
 def study_report(study: Study, findings: Sequence[Finding], command: str) -> Report:
-    """The report of a study ."""
+    """Return the report of a study; ``command`` is the line that asked for it."""
     data = _shared_caption(study)
     return Report(
         _QUESTION,
@@ -655,31 +710,33 @@ def study_report(study: Study, findings: Sequence[Finding], command: str) -> Rep
 
 
 def study_lead(study: Study, findings: Sequence[Finding]) -> Lead:
-    """The first answer of a study, and the last losses."""
-    said = (*(finding.headline for finding in findings), "Nothing was measured yet.")[0]
+    """Return the first answer of a study, and the last losses."""
+    answer = findings[0].headline if findings else "Nothing was measured yet."
     if not study.measured.complete:
-        said = f"Interrupted, so this is partial: {said}"
-    last = {
-        row["series"]: row
-        for finding in findings[:1]
-        for row in finding.rows
-        if math.isfinite(row["loss"])
-    }
+        answer = f"Interrupted, so this is partial: {answer}"
+    # The last row of each series of the first finding that has a finite loss.
+    last: dict[str, Row] = {}
+    for row in findings[0].rows if findings else ():
+        if math.isfinite(row["loss"]):
+            last[row["series"]] = row
+    predictions = [name for name, row in last.items() if row["width"] == INFINITE]
+    names = [*predictions[-1:], *list(last)[-2:]]
     shown = "{loss:.3f} [{low:.3f}, {high:.3f}]"
-    names = [name for name, row in last.items() if row["width"] == INFINITE][-1:] + list(last)[-2:]
     numbers = {f"last loss, {name}": shown.format(**last[name]) for name in dict.fromkeys(names)}
-    return Lead(said, "open" if study.measured.complete else "partly", numbers)
+    return Lead(answer, "open" if study.measured.complete else "partly", numbers)
 
 
 def _warning(study: Study) -> list[Section]:
+    if study.measured.complete:
+        return []
     partial = (
         "The study was interrupted. What had been measured by then is below; the rest is missing."
     )
-    return [] if study.measured.complete else [Section("This report is partial", [partial])]
+    return [Section("This report is partial", [partial])]
 
 
 def _shared_caption(study: Study) -> str:
-    """What the captions of all findings share."""
+    """Return what the captions of all findings share."""
     c = study.config
     return (
         f"Data: {study.dataset.title}, {c.steps} steps of {c.batch}, the same batches for all; "
@@ -690,16 +747,16 @@ def _shared_caption(study: Study) -> str:
 
 
 def _run_sections(study: Study, command: str) -> list[Section]:
-    settings = {
-        k: " ".join(map(str, v)) if isinstance(v, tuple) else v
-        for k, v in study.config.plain().items()
-    }
     facts = study.facts()
     times = [{"": name, "seconds": value} for name, value in facts.pop("seconds").items()]
-    rows = [
-        {"": k.replace("_", " "), "value": v}
-        for k, v in (settings | facts).items()
-        if v is not None
+    rows: list[Row] = []
+    for name, value in (study.config.plain() | facts).items():
+        if value is None:
+            continue
+        shown = " ".join(map(str, value)) if isinstance(value, tuple) else value
+        rows.append({"": name.replace("_", " "), "value": shown})
+    command_section = made_by(command, "The same command repeats it bit for bit.")
+    return [
+        replace(command_section, table=rows),
+        Section("Where the time went", [], table=times, folded=True),
     ]
-    made = replace(made_by(command, "The same command repeats it bit for bit."), table=rows)
-    return [made, Section("Where the time went", [], table=times, folded=True)]

@@ -49,21 +49,26 @@ def write_figure(
     Args:
         statements: ids of the claims about the figure, named below its panels.
     """
-    judge = (
+    name = figure.name.capitalize().replace("-", " ")
+    with staged(directory) as folder:
+        write_charts([replace(f, title=f"{f.title}: {f.headline}") for f in findings], folder)
+        section = figure_section(f"{name}: {figure.title}", findings)
+        sections = [*_warning(config.warnings), section]
+        if statements:
+            sections.append(_statements_section(figure, statements))
+        write_page(folder / f"{figure.name}.html", f"{figure.title} ({data})", sections)
+    return section
+
+
+def _statements_section(figure: Figure, statements: Sequence[str]) -> Section:
+    """Return the ids of the claims about a figure, and the command that judges them."""
+    command = (
         "To judge them, with the same options of data and size: nfd paper claims --only "
         f"{only_of(figure.name)}"
     )
-    said = Section(
-        "What the paper says of this figure", [f"Statements: {', '.join(statements)}.", judge]
+    return Section(
+        "What the paper says of this figure", [f"Statements: {', '.join(statements)}.", command]
     )
-    with staged(directory) as folder:
-        write_charts([replace(f, title=f"{f.title}: {f.headline}") for f in findings], folder)
-        section = figure_section(
-            f"{figure.name.capitalize().replace('-', ' ')}: {figure.title}", findings
-        )
-        sections = [*_warning(config.warnings), section, *([said] if statements else [])]
-        write_page(folder / f"{figure.name}.html", f"{figure.title} ({data})", sections)
-    return section
 
 
 def write_figures(
@@ -73,45 +78,51 @@ def write_figures(
     directory: Path,
     command: str,
 ) -> tuple[Lead, Path]:
-    """Write the page of figures, which opens with the answer of the first; returns what it begins
-    with, its path.
+    """Write the page of figures, which opens with the answer of the first.
+
+    Returns the lead of the page, and its path.
     """
-    panels = [panel for _, own, _ in drawn for panel in own]
-    sections = [section for *_, section in drawn]
-    answers = [
-        panel
-        for figure, own, _ in drawn
-        for panel in own
-        if panel.name == f"{figure.name}{figure.answer}"
-    ]
+    panels: list[Finding] = []
+    sections: list[Section] = []
+    answers: list[Finding] = []
+    headlines: list[str] = []
+    for figure, findings, section in drawn:
+        panels += findings
+        sections.append(section)
+        for panel in findings:
+            if panel.name == f"{figure.name}{figure.answer}":
+                answers.append(panel)
+                headlines.append(f"{section.title} {panel.headline}")
     numbers = {
         "figures": f"{len(drawn)}",
         "panels": f"{len(panels)}",
         "size": f"{config.size}, on {data}",
     }
-    said = (*config.warnings, f"{drawn[0][0].title} {answers[0].headline}")[0]
-    lead = Lead(said, "partly" if config.warnings else "open", numbers)
-    return lead, Report(
-        f"The figures of the paper, on {data}"
-        if len(drawn) > 1
-        else f"{sections[0].title} ({data})",
+    first, *_ = drawn[0]
+    lead = Lead(f"{first.title} {answers[0].headline}", "open", numbers)
+    if config.warnings:
+        lead = Lead(config.warnings[0], "partly", numbers)
+    title = f"The figures of the paper, on {data}"
+    if len(drawn) == 1:
+        title = f"{sections[0].title} ({data})"
+        # The lead is the answer of a single figure.
+        headlines = []
+    report = Report(
+        title,
         command,
         config.plain(),
         [],
         lead,
-        answers=[
-            f"{section.title} {a.headline}"
-            for section, a in zip(sections, answers, strict=True)
-            if drawn[1:]
-        ],
+        answers=headlines,
         opening=opening_of(answers),
         closing=[*sections, made_by(command, "The same command draws again without training.")],
         content={"findings": plain(panels)},
-    ).write(directory)
+    )
+    return lead, report.write(directory)
 
 
 def warning_sections(result: Result) -> list[Section]:
-    """The warning of a result at size smoke, for the page of ``nfd report``; none of another."""
+    """Return the warning of a result at size smoke, for ``nfd report``; none of another."""
     config = result.content.get("config")
     return _warning(warnings_of(config.get("size")) if isinstance(config, dict) else [], level=3)
 
@@ -126,106 +137,122 @@ def _warning(warnings: list[str], level: Literal[2, 3] = 2) -> list[Section]:
 def write_claims(
     config: FigureConfig, rows: Sequence[dict[str, Any]], data: str, directory: Path, command: str
 ) -> tuple[Lead, Path]:
-    """Write the table of claims as ``result.json`` and a page; returns what it begins with, and its
-    path.
+    """Write the table of claims as ``result.json`` and a page.
+
+    Returns the lead of the page, and its path.
     """
     counts = Counter(str(row["verdict"]) for row in rows)
     holds = counts[ClaimVerdict.HOLDS]
     numbers = {f"{v}": f"{counts[v]}" for v in ClaimVerdict if counts[v]}
-    held = (
+    answer = (
         f"{holds} of {len(rows)} statements of the paper hold, {counts[ClaimVerdict.FAILS]} do not."
     )
-    said = (*config.warnings, held)[0]
-    lead = Lead(said, "good" if holds == len(rows) and not config.warnings else "partly", numbers)
-    return lead, Report(
+    lead = Lead(answer, "good" if holds == len(rows) else "partly", numbers)
+    if config.warnings:
+        lead = Lead(config.warnings[0], "partly", numbers)
+    report = Report(
         _CLAIMS,
         command,
         config.plain(),
-        [_counted(rows, said)],
+        [_counted(rows, lead.verdict)],
         lead,
         opening=[claims_section(rows)],
         closing=[Section("How", [_intro(config, data, command)])],
         content={"data": data, "rows": list(rows)},
-    ).write(directory)
+    )
+    return lead, report.write(directory)
 
 
-def _counted(rows: Sequence[Row], verdict: str) -> Finding:
-    """How many statements of each figure have each verdict, under the ``verdict`` on all."""
-    figures = [figure_of(row["id"], row["source"]) or "no figure" for row in rows]
-    counts = Counter(zip(figures, (row["verdict"] for row in rows), strict=True))
-    bars = [
-        {"series": word.value, "figure": figure.replace("figure-", "Fig. "), "statements": n}
-        for word in ClaimVerdict
-        for figure in sorted(set(figures))
-        if (n := counts[figure, word])
-    ]
+def _counted(rows: Sequence[Row], headline: str) -> Finding:
+    """Count the statements of each figure by verdict, under the ``headline`` on all."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for row in rows:
+        figure = figure_of(row["id"], row["source"]) or "no figure"
+        counts[figure, str(row["verdict"])] += 1
+    figures = sorted({figure for figure, _ in counts})
+    bars: list[Row] = []
+    for verdict in ClaimVerdict:
+        for figure in figures:
+            count = counts[figure, verdict.value]
+            if count:
+                place = {"series": verdict.value, "figure": figure.replace("figure-", "Fig. ")}
+                bars.append({**place, "statements": count})
     axes = Axes(
         "statements",
         "figure",
         "statements",
         "",
         "counts",
-        order=tuple(word.value for word in ClaimVerdict),
+        order=tuple(verdict.value for verdict in ClaimVerdict),
     )
-    return Finding("verdicts", "Statements of each figure, by verdict", verdict, bars, axes, "")
+    return Finding("verdicts", "Statements of each figure, by verdict", headline, bars, axes, "")
 
 
 def claims_sections(result: Result) -> list[Section]:
-    """The statements of a result of ``nfd paper claims``, for the page of ``nfd report``; none of
-    another command's.
+    """Return the statements of a result of ``nfd paper claims``, for the page of ``nfd report``.
+
+    A result of another command has none.
     """
     rows = result.content.get("rows")
     return [claims_section(rows, level=3)] if _are_claims(rows) else []
 
 
 def _are_claims(rows: object) -> TypeGuard[list[dict[str, Any]]]:
-    return (
-        isinstance(rows, list)
-        and bool(rows)
-        and all(isinstance(r, dict) and r.keys() >= _KEYS for r in rows)
-    )
+    if not isinstance(rows, list) or not rows:
+        return False
+    return all(isinstance(row, dict) and row.keys() >= _KEYS for row in rows)
 
 
 def claims_section(rows: Sequence[Row], level: Literal[2, 3] = 2) -> Section:
-    """The statements in a table, each with its measurement and verdict, and how many hold."""
-    table = [
-        {
-            "source": _plain(row["source"]),
-            "statement": [f"{row['id']}: {row['statement']}"],
-            "measured": _measured(row),
-            "verdict": Label(_plain(row["verdict"]), _TONES.get(str(row["verdict"]), "open")),
-            "how, and what it says": _details(row),
-        }
-        for row in rows
-    ]
+    """Return the statements in a table, and how many have each verdict.
+
+    Each statement comes with its measurement and verdict.
+    """
+    table: list[Row] = []
+    for row in rows:
+        tone = _TONES.get(str(row["verdict"]), "open")
+        table.append(
+            {
+                "source": _plain(row["source"]),
+                "statement": [f"{row['id']}: {row['statement']}"],
+                "measured": _measured(row),
+                "verdict": Label(_plain(row["verdict"]), tone),
+                "how, and what it says": _details(row),
+            }
+        )
     return Section("Statements and verdicts", [_count(rows)], table=table, level=level, cards=True)
 
 
 def _count(rows: Sequence[Row]) -> str:
-    """``5 statements. Holds: 3, undecided: 2.``"""
+    """Count verdicts, as ``5 statements. Holds: 3, undecided: 2.``
+
+    The verdicts of this package come first, in their order.
+    """
     counts = Counter(str(row["verdict"]) for row in rows)
-    order = dict.fromkeys([*(verdict for verdict in ClaimVerdict if verdict in counts), *counts])
-    shares = ", ".join(f"{name}: {counts[name]}" for name in order)
-    return (
-        f"{len(rows)} statement{'s' if len(rows) != 1 else ''}. {shares[:1].upper()}{shares[1:]}."
-    )
+    ours = [verdict.value for verdict in ClaimVerdict if verdict.value in counts]
+    shares = ", ".join(f"{name}: {counts[name]}" for name in dict.fromkeys([*ours, *counts]))
+    statements = "statement" if len(rows) == 1 else "statements"
+    return f"{len(rows)} {statements}. {shares[:1].upper()}{shares[1:]}."
 
 
 def _measured(row: Row) -> str:
-    """The value with its interval and standard error, as far as they are known."""
-    value, error, low, high = (
-        _number(row.get(name)) for name in ("value", "stderr", "low", "high")
-    )
+    """Show the value with its interval and standard error, as far as they are numbers."""
+    value = _number(row.get("value"))
+    error = _number(row.get("stderr"))
+    low = _number(row.get("low"))
+    high = _number(row.get("high"))
     if value is None:
         return "none"
     if low is None or high is None:
         return f"{value:.4g}"
     if low == high == value:
         return f"{value:.4g} (exact)"
-    return f"{value:.4g} [{low:.4g}, {high:.4g}]" + (f" ± {error:.2g}" if error is not None else "")
+    measured = f"{value:.4g} [{low:.4g}, {high:.4g}]"
+    return measured if error is None else f"{measured} ± {error:.2g}"
 
 
 def _number(value: Any) -> float | None:
+    """Return a number as a float; None for what is not a number, or not a finite one."""
     if not isinstance(value, int | float) or not abs(value) < 1e300:
         return None
     return float(value)

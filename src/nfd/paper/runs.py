@@ -1,6 +1,4 @@
-"""The trials of figures and claims: their settings, as trials of ``nfd.resnets``, and their
-records.
-"""
+"""The trials of figures and claims: their settings, what is measured, and their records."""
 
 from __future__ import annotations
 
@@ -26,11 +24,12 @@ from nfd.store import Record
 
 K = TypeVar("K")
 
-# first test samples, on which a run with a meter is tested: wide ones would test longer than they
-# train
+# A run with a meter is tested on so many test samples: with all, wide networks would test longer
+# than they train.
 TESTED = 256
-PROBES = 64  # of those, on which updates are measured
-STARTS = 8  # of the probes, on which streams are read
+# Updates are measured on so many of these samples, and streams are read on so many of those.
+PROBES = 64
+STARTS = 8
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class RunConfig:
     """The settings of one run: a network, its training and its meter.
 
     Attributes:
-        data, data_dir, data_seed: the data set, and the seed of the order of batches.
+        data: the data set. data_dir: its directory. data_seed: the seed of the order of batches.
         network: resnet, or mlp, the vanilla network without skip connections.
         coupled: whether the layers of a seed's networks of every depth are increments of one path,
             or the depth at which that path begins.
@@ -75,30 +74,33 @@ class RunConfig:
 
 
 def grid(**settings: Any) -> list[RunConfig]:
-    """Every combination of these settings: a list is an axis, the last one varying fastest."""
+    """Return every combination of these settings.
+
+    A list is an axis; the last one varies fastest.
+    """
     axes = {
         name: list(value) for name, value in settings.items() if isinstance(value, list | tuple)
     }
-    rest = {name: value for name, value in settings.items() if name not in axes}
+    fixed = {name: value for name, value in settings.items() if name not in axes}
     return [
-        RunConfig(**rest, **dict(zip(axes, point, strict=True)))
+        RunConfig(**fixed, **dict(zip(axes, point, strict=True)))
         for point in itertools.product(*axes.values())
     ]
 
 
 def data_settings(config: DataConfig) -> dict[str, Any]:
-    """The data of a configuration, as settings of ``RunConfig``."""
+    """Return the data of a configuration, as settings of ``RunConfig``."""
     data, directory = config.source
     return {"data": data, "data_dir": directory, "data_seed": config.seed}
 
 
 def steps_of(epochs: float, images: int, batch: int) -> int:
-    """Steps of so many passes over the images, in whole batches."""
+    """Return the steps of so many passes over the images, in whole batches."""
     return max(1, round(epochs * (images // batch)))
 
 
 def initial_seed(seed: int, index: int) -> int:
-    """Initialisation ``index`` of a sweep; those of seed 0 are 0, 1, 2, ..."""
+    """Return the seed of initialisation ``index``; with seed 0 these are 0, 1, 2, ..."""
     return (seed * 1_000_003 + index) & (2**63 - 1)
 
 
@@ -108,16 +110,20 @@ def initial_seed(seed: int, index: int) -> int:
 def run_all(
     sweep: Sweep, plans: Mapping[K, Sequence[RunConfig]], label: str
 ) -> dict[K, list[Record]]:
-    """Train what is missing of several lists of runs; their records with settings and curves."""
+    """Train what is missing of several lists of runs.
+
+    Returns their records, with settings and curves.
+    """
     trials = {name: [trial_of(config) for config in configs] for name, configs in plans.items()}
     sweep.run_all(trials, label)
-    return {
-        name: [record_of(sweep, config) for config in configs] for name, configs in plans.items()
-    }
+    records: dict[K, list[Record]] = {}
+    for name, configs in plans.items():
+        records[name] = [record_of(sweep, config) for config in configs]
+    return records
 
 
 def record_of(sweep: Sweep, config: RunConfig) -> Record:
-    """The record of a run that is stored, with its settings and curves."""
+    """Return the record of a run that is stored, with its settings and curves."""
     key = trial_of(config).key
     return replace(
         sweep.store.record(key), config=asdict(config), curves={**sweep.store.curves(key)}
@@ -126,8 +132,9 @@ def record_of(sweep: Sweep, config: RunConfig) -> Record:
 
 @lru_cache(maxsize=2**16)
 def trial_of(config: RunConfig) -> Trial:
-    """The trial that a run is."""
-    observe = () if config.meter == "none" else (Meter(config.meter, config.every),)
+    """Return the trial that trains a run."""
+    is_metered = config.meter != "none"
+    observe = (Meter(config.meter, config.every),) if is_metered else ()
     return Trial(
         _family(config),
         _task(
@@ -136,7 +143,7 @@ def trial_of(config: RunConfig) -> Trial:
             config.data_seed,
             config.batch,
             config.steps,
-            config.meter != "none",
+            is_metered,
             config.momentum,
         ),
         config.width,
@@ -151,25 +158,30 @@ def trial_of(config: RunConfig) -> Trial:
 
 
 def dataset_of(config: RunConfig) -> Dataset:
-    """The data set of a run; it is loaded once and cached."""
+    """Return the data set of a run."""
     return dataset_named(config.data, config.data_dir, config.data_seed)
 
 
 @lru_cache(maxsize=4)
 def dataset_named(name: str, directory: str | None, seed: int) -> Dataset:
-    """A data set, loaded once."""
+    """Load a data set, once in each process."""
     return load(name, directory, seed=seed)
 
 
 def _family(config: RunConfig) -> Family:
     dataset = dataset_of(config)
-    plain = config.network == "mlp"
-    shared = ("activation", "feedback")
-    names = shared if plain else (*shared, "horizon", "block", "order", "coupled")
-    settings = {name: getattr(config, name) for name in names}
-    sizes = dataset.inputs.shape[1], len(dataset.classes)
+    kind: type[MLP] | type[ResNet] = ResNet
+    names: tuple[str, ...] = ("activation", "feedback", "horizon", "block", "order", "coupled")
+    if config.network == "mlp":
+        kind = MLP
+        names = ("activation", "feedback")
     return networks(
-        MLP if plain else ResNet, *sizes, rule=config.rule, optimizer=config.optimizer, **settings
+        kind,
+        dataset.inputs.shape[1],
+        len(dataset.classes),
+        rule=config.rule,
+        optimizer=config.optimizer,
+        **{name: getattr(config, name) for name in names},
     )
 
 
@@ -196,8 +208,9 @@ def _task(
 
 @dataclass(frozen=True)
 class Meter(Observer):
-    """What reads a network of the paper while it is trained, by its name, after every so many steps
-    and the last.
+    """An observer that reads a network of the paper while it is trained.
+
+    ``METERS`` has its readings by name; they come after every so many steps and the last.
     """
 
     name: str
@@ -212,7 +225,7 @@ class Meter(Observer):
 
 
 class Metered(Observation):
-    """Reads nothing."""
+    """Readings at the looks of one run; this class reads nothing."""
 
     def __init__(self, meter: Meter, member: Member, task: Task) -> None:
         self.member = member
@@ -225,7 +238,7 @@ class Metered(Observation):
         self.readings: dict[int, dict[str, Tensor]] = {}
 
     def read(self) -> dict[str, Tensor]:
-        """Vectors by name, at a look."""
+        """Return vectors by name, at a look."""
         return {}
 
     def after(self, row: Step) -> None:
@@ -233,16 +246,15 @@ class Metered(Observation):
             self.readings[row.step + 1] = self.read()
 
     def end(self) -> tuple[dict[str, float], dict[str, Any], Any]:
-        """Readings ``[looks x parts]``, flat, not-a-number after the run ended, and the steps of
-        the looks.
+        """Return readings ``[looks x parts]``, flat, and the steps of the looks.
+
+        They are not-a-number after the run ended.
         """
         if not self.blank:
             return {}, {}, None
         steps = sorted(self.moments)
-        vectors = {
-            name: torch.cat([self.readings.get(k, self.blank)[name] for k in steps])
-            for name in self.blank
-        }
+        readings = [self.readings.get(step, self.blank) for step in steps]
+        vectors = {name: torch.cat([reading[name] for reading in readings]) for name in self.blank}
         return {}, vectors | {"measured_after": torch.tensor(steps, dtype=torch.float32)}, None
 
 
@@ -301,8 +313,8 @@ class TestOutputs(Metered):
         return {"outputs": self.member(self.inputs).flatten()}
 
     def end(self) -> tuple[dict[str, float], dict[str, Any], Any]:
-        metrics, vectors, said = super().end()
-        return metrics, vectors | {"start": self.first["outputs"]}, said
+        metrics, vectors, rows = super().end()
+        return metrics, vectors | {"start": self.first["outputs"]}, rows
 
 
 METERS = {

@@ -1,5 +1,4 @@
-"""The main job: how a residual network trains when infinitely wide and deep, and how far real ones
-are from that.
+"""A study: how infinitely wide and deep networks train, and how far real ones are from that.
 
 A study measures in units (one ensemble, one size of real networks, one set of two-layer networks).
 Its networks are trials of a sweep, so that an interrupted study has partial results and continues
@@ -31,25 +30,30 @@ from nfd.store import Record
 
 LIMITS: tuple[Feedback, ...] = ("shared", "independent")
 BLOCK_RULES: tuple[RuleName, ...] = ("depth-mup", "depth-mup-inner")
-NARROW = 4  # the width bias is measured against networks this many times narrower
-WEIGHTS = "structured"  # of the networks that stand for infinitely wide ones
-_PROBES = 64  # test samples on which updates are measured
+# The width bias is measured against networks this many times narrower.
+NARROW = 4
+# The weights of networks that stand for infinitely wide ones.
+WEIGHTS = "structured"
+# Updates are measured on so many test samples.
+_PROBES = 64
 
 K = TypeVar("K")
 
 
 @dataclass
 class Measured:
-    """What has been measured so far; outputs are those of every step before its update,
-    not-a-number once diverged.
+    """What has been measured so far.
+
+    Outputs are those of every step before its update, not-a-number once a network diverged.
 
     Attributes:
-        limits: (feedback, depth) to outputs [R, steps, batch, C] of networks that stand for
-            infinitely wide ones.
-        narrow: feedback to the same at a ``NARROW``th of the width and the last depth but one.
-        real: (depth, width) to outputs [seeds, steps, batch, C].
+        limits: outputs [R, steps, batch, C] of networks that stand for infinitely wide ones, by
+            (feedback, depth).
+        narrow: outputs at a ``NARROW``th of that width and the last depth but one, by feedback.
+        real: outputs [seeds, steps, batch, C] of real networks, by (depth, width).
         blocks: a row per rule, depth and seed of two-layer networks, after the last step.
-        seconds: unit to the time it took. complete: whether every unit is done.
+        seconds: the time that a unit took, by its name.
+        complete: whether every unit is done.
     """
 
     limits: dict[tuple[Feedback, int], Tensor] = field(default_factory=dict)
@@ -101,8 +105,7 @@ class _BlockUpdates(Observation):
 class Study:
     """A study of one configuration.
 
-    ``measure`` does the work, and may be interrupted; ``measured`` and ``facts`` hold what there
-    is.
+    ``measure`` does the work, and may be interrupted; ``measured`` holds what was measured by then.
     """
 
     def __init__(self, config: StudyConfig, *, device: str = "cpu") -> None:
@@ -117,11 +120,12 @@ class Study:
     def measure(self, sweep: Sweep) -> Measured:
         """Have every network trained that is not stored yet."""
         units = list(self._units())
+        trials: list[Trial] = []
+        for unit in units:
+            trials += unit.trials
         with sweep:
             try:
-                sweep.run_all(
-                    {"study": [trial for unit in units for trial in unit.trials]}, "study"
-                )
+                sweep.run_all({"study": trials}, "study")
             finally:
                 for unit in units:
                     self._keep(unit, sweep)
@@ -129,11 +133,11 @@ class Study:
         return self.measured
 
     def mean_loss(self, outputs: Tensor) -> Tensor:
-        """Batch-mean losses ``[..., steps]`` of outputs ``[..., steps, batch, C]``."""
+        """Return batch-mean losses ``[..., steps]`` of outputs ``[..., steps, batch, C]``."""
         return cross_entropy(outputs, self.targets.cpu())
 
     def facts(self) -> dict[str, Any]:
-        """What ran, where, and on what."""
+        """Return what ran, where, and on what."""
         c = self.config
         return {
             "data": self.dataset.source,
@@ -168,12 +172,10 @@ class Study:
                 name = f"infinitely wide, {feedback} feedback, depth {depth}"
                 wide = self._limit(feedback, c.limit_width, depth, c.replicates)
                 yield self._outputs(name, wide, measured.limits, (feedback, depth))
-            narrow = self._limit(
-                feedback, max(1, c.limit_width // NARROW), c.depths[-2], c.replicates
-            )
-            yield self._outputs(
-                f"width bias, {feedback} feedback", narrow, measured.narrow, feedback
-            )
+            narrow_width = max(1, c.limit_width // NARROW)
+            narrow = self._limit(feedback, narrow_width, c.depths[-2], c.replicates)
+            name = f"width bias, {feedback} feedback"
+            yield self._outputs(name, narrow, measured.narrow, feedback)
             if feedback == "shared":
                 yield from self._real_units()
         for rule in BLOCK_RULES:
@@ -185,31 +187,28 @@ class Study:
         return _Unit(name, trials, partial(_keep_outputs, shape, kept, key))
 
     def _limit(self, feedback: Feedback, width: int, depth: int, count: int) -> list[Trial]:
-        """Networks that stand for infinitely wide ones: one Brownian path at all depths, drawn at
-        the last but one.
+        """Return networks that stand for infinitely wide ones.
+
+        They have one Brownian path at all depths, drawn at the last depth but one.
         """
         family = self._family(feedback=feedback, coupled=self.config.depths[-2])
-        seeds = [
-            derive(derive(self.config.seed, "limit"), "replicate", width, index)
-            for index in range(count)
-        ]
+        limit_seed = derive(self.config.seed, "limit")
+        seeds = [derive(limit_seed, "replicate", width, index) for index in range(count)]
         return [self._trial(family, width, depth, seed, Outputs(), WEIGHTS) for seed in seeds]
 
     def _real_units(self) -> Iterator[_Unit]:
         c = self.config
         family = self._family()
+        real_seed = derive(c.seed, "real")
         for depth in reversed(c.depths):
             for width in c.widths:
-                seeds = [
-                    derive(derive(c.seed, "real"), "replicate", width, index)
-                    for index in range(c.seeds)
-                ]
+                seeds = [derive(real_seed, "replicate", width, index) for index in range(c.seeds)]
                 trials = [self._trial(family, width, depth, seed, Outputs()) for seed in seeds]
                 name = f"real networks, width {width}, depth {depth}"
                 yield self._outputs(name, trials, self.measured.real, (depth, width))
 
     def _block(self, rule: RuleName, depth: int) -> _Unit:
-        """Two-layer networks whose updates are measured."""
+        """Return two-layer networks whose updates are measured."""
         c = self.config
         family = self._family(block="two-layer", rule=rule)
         seeds = [derive(c.seed, "block", index) for index in range(c.block_seeds)]
@@ -263,8 +262,9 @@ class Study:
 def _keep_outputs(
     shape: tuple[int, ...], kept: dict[K, Tensor], key: K, records: Sequence[Record]
 ) -> None:
+    """Keep outputs [records, *shape] under a key; they stay not-a-number once a run ended."""
     outputs = torch.full((len(records), *shape), torch.nan, dtype=torch.float64)
-    for own, record in zip(outputs, records, strict=True):
-        seen = torch.as_tensor(record.curves["outputs"]).double().view(-1, *shape[1:])
-        own[: len(seen)] = seen
+    for index, record in enumerate(records):
+        steps = torch.as_tensor(record.curves["outputs"]).double().view(-1, *shape[1:])
+        outputs[index, : len(steps)] = steps
     kept[key] = outputs

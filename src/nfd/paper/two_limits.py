@@ -1,5 +1,6 @@
-"""Groups of networks and their limits: trained, after one step, and untrained; and distances
-between groups.
+"""Groups of networks and their limits, and distances between groups.
+
+Networks are trained, after one step, or untrained.
 """
 
 from __future__ import annotations
@@ -46,9 +47,13 @@ def solutions(
     activation: Activation = "relu",
     seed: int = 0,
 ) -> Tensor:
-    """Outputs [count / 2, K] of independent solutions of Definition 1 or Eq. 5, two to a sample."""
-    outputs = [
-        solve_nfd(
+    """Return outputs [count / 2, K] of independent solutions of Definition 1 or Eq. 5.
+
+    Each sample is made by two solutions.
+    """
+
+    def outputs(index: int) -> Tensor:
+        solution = solve_nfd(
             x,
             y,
             grid=L,
@@ -59,10 +64,10 @@ def solutions(
             replicates=2,
             eq5_term=eq5,
             seed=seed + index,
-        ).outputs
-        for index in range(count // 2)
-    ]
-    return torch.stack(outputs)
+        )
+        return solution.outputs
+
+    return torch.stack([outputs(index) for index in range(count // 2)])
 
 
 def networks(
@@ -80,7 +85,13 @@ def networks(
     horizon: float = HORIZON,
     activation: Activation = "relu",
 ) -> Tensor:
-    """Outputs [count, K] of networks, each before its update: online SGD on ``(f - y)^2 / 2``."""
+    """Return outputs [count, K] of networks, each before its update.
+
+    They are trained by online SGD on ``(f - y)^2 / 2``.
+    """
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        return (output - target).square().sum() / 2
 
     def outputs(index: int) -> Tensor:
         net = ResNet(
@@ -97,12 +108,7 @@ def networks(
         )
         net.reserve(len(x))
         batches = zip(x.float()[:, None], y.float(), strict=True)
-        steps = train(
-            net,
-            SGD(net.param_groups(eta_c)),
-            batches,
-            lambda out, target: (out - target).square().sum() / 2,
-        )
+        steps = train(net, SGD(net.param_groups(eta_c)), batches, loss)
         return torch.stack([step.outputs[0, 0] for step in steps]).double()
 
     return torch.stack([outputs(index) for index in range(count)])
@@ -120,7 +126,7 @@ def first_step(
     activation: Activation = "relu",
     eta_c: float = 1e-3,
 ) -> Tensor:
-    """``-(f^(1) - f^(0)) / (eta_c L')`` of one network on its own training input ``x`` [1, d]."""
+    """Return ``-(f^(1) - f^(0)) / (eta_c L')`` of one network on its training input [1, d]."""
     net = ResNet(
         x.shape[1],
         1,
@@ -135,7 +141,8 @@ def first_step(
     )
     optimizer = SGD(net.param_groups(eta_c))
     before = net(x)
-    before.sum().backward()  # a loss with L' = 1
+    # The output itself is the loss, so L' = 1.
+    before.sum().backward()
     optimizer.step()
     with torch.no_grad():
         change: Tensor = (before.detach() - net(x)).sum() / eta_c
@@ -146,8 +153,9 @@ def first_step(
 
 
 def flows(net: Network, x: Tensor) -> Streams:
-    """One pass over ``x`` [b, d] and the backward pass of the sum of the outputs: ``delta`` is then
-    g of Eq. 3.
+    """Pass over ``x`` [b, d], and back from the sum of the outputs.
+
+    ``delta`` is then g of Eq. 3.
     """
     streams = net.streams(x)
     streams.outputs.sum().backward()  # type: ignore[no-untyped-call]
@@ -157,25 +165,28 @@ def flows(net: Network, x: Tensor) -> Streams:
 def errors_in_depth(
     x: Tensor, name: Activation, n: int, seed: int, depths: Sequence[int]
 ) -> tuple[Tensor, Tensor]:
-    """Mean squares [depths] of ``h_L`` and of ``g_0`` minus those of the network twice as deep on
-    one Brownian path.
+    """Return how far ``h_L`` and ``g_0`` are from those of the network twice as deep.
 
-    Where the distance from the limit falls as a power of L so does this one; that from one network
-    of depth M, which goes as ``1/L - 1/M``, seems to fall faster.
+    These are mean squares [depths], on one Brownian path. Where the distance from the limit falls
+    as a power of L so does this one; the distance from one network of depth M goes as ``1/L - 1/M``
+    and seems to fall faster.
     """
-    both = {
-        L: endpoints(x, name, n, L, seed) for L in sorted({M for L in depths for M in (L, 2 * L)})
-    }
-    h, g = (
-        torch.stack([(both[L][end] - both[2 * L][end]).square().mean() for L in depths])
-        for end in (0, 1)
-    )
-    return h, g
+    all_depths = sorted({*depths, *(2 * L for L in depths)})
+    ends = {L: endpoints(x, name, n, L, seed) for L in all_depths}
+    of_h: list[Tensor] = []
+    of_g: list[Tensor] = []
+    for L in depths:
+        h, g = ends[L]
+        h_of_double, g_of_double = ends[2 * L]
+        of_h.append((h - h_of_double).square().mean())
+        of_g.append((g - g_of_double).square().mean())
+    return torch.stack(of_h), torch.stack(of_g)
 
 
 def endpoints(x: Tensor, name: Activation, n: int, L: int, seed: int) -> tuple[Tensor, Tensor]:
-    """``h_L`` and ``g_0`` of one untrained network with one output, its layers cut from one
-    path.
+    """Return ``h_L`` and ``g_0`` of one untrained network with one output.
+
+    Its layers are cut from one Brownian path.
     """
     net = ResNet(x.shape[1], 1, n, L, activation=name, seed=seed, coupled=True, dtype=x.dtype)
     streams = flows(net, x)
@@ -183,7 +194,7 @@ def endpoints(x: Tensor, name: Activation, n: int, L: int, seed: int) -> tuple[T
 
 
 def covariances(x: Tensor, name: Activation, n: int, L: int, count: int, seed: int) -> Tensor:
-    """``h_L.hbar_L / n`` [count, b, b] of untrained networks, in law exactly, all at once.
+    """Draw ``h_L.hbar_L / n`` [count, b, b] of untrained networks, in law exactly, all at once.
 
     Given ``phi(h_{l-1})``, the b vectors ``W_l phi / sqrt(n)`` are Gaussian with covariance
     ``phi.phibar / n``.
@@ -207,29 +218,31 @@ def covariances(x: Tensor, name: Activation, n: int, L: int, count: int, seed: i
 
 
 def squared_apart(first: Tensor, second: Tensor) -> Tensor:
-    """``squared_size`` of the difference of the means of two independent groups of replicates."""
+    """Return ``squared_size`` of the difference of the means of two independent groups."""
     error = (stderr(first).square() + stderr(second).square()).sqrt()
     return squared_size(first.mean(0) - second.mean(0), error)
 
 
 def systematic(differences: Tensor) -> Tensor:
-    """RMS [points] of mean differences [R, points, ...], noise subtracted."""
+    """Return the RMS [points] of mean differences [R, points, ...], noise subtracted."""
     return systematic_squares(differences).clamp_min(1e-12).sqrt()
 
 
 def distance(first: Tensor, second: Tensor) -> Interval:
-    """RMS over entries of the difference of two groups [R, K] of means, noise subtracted, over the
-    RMS of the second.
+    """Return the RMS distance of the means of two groups [R, K], over the RMS of the second mean.
 
-    The interval is that of the square, cut off at zero.
+    The RMS is over entries, with noise subtracted. The interval is that of the square, cut off at
+    zero.
     """
     square = interval(lambda a, b: squared_apart(a, b) / _scale(b), first, second)
     return beyond(square, float(_scale(second)), first, second)
 
 
 def relative(differences: Tensor, outputs: Tensor) -> Interval:
-    """RMS over entries of mean paired differences [R, K], noise subtracted, over the RMS of the
-    outputs [R, K] of the same runs."""
+    """Return the RMS of mean paired differences [R, K], over the RMS of mean outputs [R, K].
+
+    The RMS is over entries, with noise subtracted; differences and outputs are of the same runs.
+    """
 
     def square(pairs: Tensor) -> Tensor:
         difference, output = pairs.unbind(1)
@@ -240,23 +253,23 @@ def relative(differences: Tensor, outputs: Tensor) -> Interval:
 
 
 def _scale(outputs: Tensor) -> Tensor:
-    """Mean square of mean outputs [R, K]."""
+    """Return the mean square of mean outputs [R, K]."""
     return outputs.mean(0).square().mean()
 
 
 def beyond(square: Interval, scale: float, *samples: Tensor) -> Interval:
-    """The root of a mean square over a scale, from which the noise of the samples [R, K] was taken,
-    cut off at zero.
+    """Return the root of a mean square over a scale, cut off at zero.
 
-    The jackknife sees what is linear in the noise; what is quadratic, ``sqrt(2) noise`` if all
-    entries err together, counts besides, so that a difference of nothing is not known better than
-    its noise.
+    The noise of the samples [R, K] was subtracted from the square. The jackknife sees what is
+    linear in the noise; what is quadratic, ``sqrt(2) noise`` if all entries err together, counts
+    besides, so that a difference of nothing is not known better than its noise.
     """
     noise, freedom = satterthwaite(
         (float(stderr(s).square().mean()) / scale, len(s) - 1) for s in samples
     )
-    error = math.sqrt(2) * noise
-    more = standard_errors(freedom) * error
-    low, high = (math.hypot(limit - square.value, more) for limit in (square.low, square.high))
-    error = math.hypot(square.stderr, error)
-    return Interval(square.value, error, square.value - low, square.value + high).root()
+    quadratic = math.sqrt(2) * noise
+    half = standard_errors(freedom) * quadratic
+    below = math.hypot(square.low - square.value, half)
+    above = math.hypot(square.high - square.value, half)
+    error = math.hypot(square.stderr, quadratic)
+    return Interval(square.value, error, square.value - below, square.value + above).root()

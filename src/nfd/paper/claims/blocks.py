@@ -1,5 +1,6 @@
-"""Claims of Figs. 5 and 6: two-layer blocks, transfer of the learning rate, and covariances of
-steps.
+"""Claims of Figs. 5 and 6.
+
+They are about two-layer blocks, transfer of the learning rate, and covariances of steps.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ import math
 from collections.abc import Callable
 from functools import partial
 from typing import Literal
+
+from torch import Tensor
 
 from nfd.core import UNKNOWN, Interval, RuleName, interval, log_slope, mean
 from nfd.laws import Scores, drift
@@ -24,16 +27,18 @@ from nfd.paper.claims.claim import (
     inside,
     known,
     no_number,
-    power_said,
+    power_in_words,
     together,
     undecided,
 )
 from nfd.paper.figures import figure5, figure6
 from nfd.paper.figures.figure import Runs
-from nfd.paper.figures.panels import apart_said
+from nfd.paper.figures.panels import difference_in_words
 
 _UNIFORM, _EQ8 = figure5.RULES
-_TRANSFERS = 0.25  # doublings of the best rate per doubling of the size: a drift within is none
+# A drift within so many doublings of the best learning rate per doubling of the size counts as
+# none.
+_TRANSFERS = 0.25
 
 
 def _slope(evidence: Evidence, rule: str, meter: str, low: float, high: float) -> Judged:
@@ -44,28 +49,26 @@ def _slope(evidence: Evidence, rule: str, meter: str, low: float, high: float) -
     function, _ = _exponent_of(collapse, rule, "function_update_inner")
     first, _ = _exponent_of(collapse, rule, meter, look=0)
     looks = collapse.curve("measured_after")[0].tolist()
-    early = f"{power_said('L', first)} after {looks[0]:.0f}"
-    reading = f"{measured} after {looks[-1]:.0f} steps; {early}. What inner layers do to the "
-    return between(
-        power,
-        low,
-        high,
-        f"{reading}function goes as {power_said('L', function)}.",
-        f"{early} steps",
-        "digits and Adam: docs/checks.md",
+    early = f"{power_in_words('L', first)} after {looks[0]:.0f}"
+    reading = (
+        f"{measured} after {looks[-1]:.0f} steps; {early}. What inner layers do to the function "
+        f"goes as {power_in_words('L', function)}."
     )
+    tried = (f"{early} steps", "digits and Adam: docs/checks.md")
+    return between(power, low, high, reading, *tried)
 
 
 def _exponent_of(collapse: Runs, rule: str, meter: str, look: int = -1) -> tuple[Interval, str]:
+    """Return the exponent of an update in depth at one look, and what it is over, in words."""
     depths, samples = figure5.updates(collapse, rule, meter, look)
     if len(depths) < 2:
         return UNKNOWN, "no known power of L"
     power = interval(lambda s: log_slope(depths, s.mean(0)), samples)
-    return power, f"{power_said('L', power)} over depths {depths[0]:.0f} to {depths[-1]:.0f}"
+    return power, f"{power_in_words('L', power)} over depths {depths[0]:.0f} to {depths[-1]:.0f}"
 
 
 def cells(runs: Runs, rule: str, classes: int) -> dict[tuple[int, int], Scores]:
-    """Scores by (width, depth)."""
+    """Return the losses by learning rate under one rule, by (width, depth)."""
     some = runs.where(rule=rule)
     return {(n, L): figure5.scores(some, rule, n, L, classes) for n, L in some.by("width", "depth")}
 
@@ -80,22 +83,26 @@ def _drift(
     high: float,
     tried: str,
 ) -> Judged:
-    """Whether the doublings of the best rate per doubling of a size lie in a range."""
+    """Judge whether the doublings of the best rate per doubling of a size lie in a range."""
     scores = cells(of(evidence), rule, evidence.classes)
-    if blind := [
-        f"width {n}, depth {L}" for (n, L), cell in scores.items() if not cell.has_optimum
-    ]:
-        return undecided(f"The best rate is not within the grid at {'; '.join(blind)}.")
-    best_rates = ", ".join(
-        f"{math.pow(2, cell.optimum().value):.2g} at width {n}, depth {L}"
-        for (n, L), cell in scores.items()
-    )
-    return between(drift(scores, axis) or UNKNOWN, low, high, f"Best eta_c: {best_rates}.", tried)
+    at_the_end: list[str] = []
+    best_rates: list[str] = []
+    for (n, L), cell in scores.items():
+        if cell.has_optimum:
+            eta_c = math.pow(2, cell.optimum().value)
+            best_rates.append(f"{eta_c:.2g} at width {n}, depth {L}")
+        else:
+            at_the_end.append(f"width {n}, depth {L}")
+    if at_the_end:
+        return undecided(f"The best rate is not within the grid at {'; '.join(at_the_end)}.")
+    reading = f"Best eta_c: {', '.join(best_rates)}."
+    return between(drift(scores, axis) or UNKNOWN, low, high, reading, tried)
 
 
 def _of_row_2(evidence: Evidence, rule: str) -> Runs:
-    """The widest of row 2, with uniform rates of those that are trained longest: the caption names
-    no epochs.
+    """Return the widest networks of row 2.
+
+    With uniform rates they are those that are trained longest: the caption names no epochs.
     """
     runs = evidence.part("5", "transfer", "longer" if rule == _UNIFORM else "")
     return runs.where(width=max(runs.values("width")))
@@ -103,70 +110,78 @@ def _of_row_2(evidence: Evidence, rule: str) -> Runs:
 
 def _of_mup(evidence: Evidence) -> Runs:
     parts = evidence.runs["claims"]
-    return Runs([run for name in ("one-layer", "mup-deep") if name in parts for run in parts[name]])
+    records = [*parts["one-layer"]]
+    if "mup-deep" in parts:
+        records += parts["mup-deep"]
+    return Runs(records)
 
 
 def _better(evidence: Evidence, metric: str) -> Judged:
-    """Eq. 8 minus uniform, each at its best rate, at every size; the value is the worst of them."""
-    sizes = evidence.runs["5"]["transfer"].by("width", "depth") | evidence.part(
-        "5", "transfer", "tuned"
-    ).by("width", "depth")
-    gains = {}
-    ends = []
+    """Judge Eq. 8 minus uniform at every size, each at its best rate.
+
+    The value is the worst over the sizes.
+    """
+    sizes = evidence.runs["5"]["transfer"].by("width", "depth")
+    sizes |= evidence.part("5", "transfer", "tuned").by("width", "depth")
+    gains: dict[str, Interval] = {}
+    is_inside = True
     for (width, depth), some in sorted(sizes.items()):
         gains[f"width {width}, depth {depth}"] = figure5.tuned_advantage(some, metric)
-        ends += [rule for rule in figure5.RULES if figure5.best_rate(some, rule)[1]]
-    gained = "; ".join(f"{apart_said(apart)} at {size}" for size, apart in gains.items())
-    if ends:
+        for rule in figure5.RULES:
+            _, is_end = figure5.best_rate(some, rule)
+            is_inside = is_inside and not is_end
+    gained = "; ".join(f"{difference_in_words(apart)} at {size}" for size, apart in gains.items())
+    if not is_inside:
         return undecided(f"A best rate lies at an end of the grid. Eq. 8 minus uniform: {gained}.")
     verdict = together(inside(apart, -math.inf, 0.0) for apart in gains.values())
-    worst = max(
-        gains.values(), key=lambda apart: apart.low if verdict == ClaimVerdict.FAILS else apart.high
-    )
     better = sum(apart.high < 0 for apart in gains.values())
     reading = (
         f"Eq. 8 minus uniform in nats, each at its best rate: {gained}. Better at {better} of "
         f"{len(gains)} sizes."
     )
-    tried = (
-        ()
-        if verdict == ClaimVerdict.HOLDS
-        else ("every size of the figure", "more seeds and steps: docs/sweeps.md")
-    )
+    if verdict == ClaimVerdict.HOLDS:
+        return Judged(max(gains.values(), key=lambda apart: apart.high), verdict, reading)
+    # A size at which the statement fails lies above 0 as a whole: it has the highest lower limit.
+    fails = verdict == ClaimVerdict.FAILS
+    worst = max(gains.values(), key=lambda apart: apart.low if fails else apart.high)
+    tried = ("every size of the figure", "more seeds and steps: docs/sweeps.md")
     return Judged(worst, verdict, reading, tried)
 
 
 def _deep(evidence: Evidence, metric: str) -> Judged:
-    """At the paper's rate; what is left of it when each rule is tuned makes the condition."""
+    """Judge Eq. 8 minus uniform at the paper's learning rate.
+
+    The condition says what remains of it when each rule is tuned.
+    """
     deep = evidence.runs["5"]["deep"]
-    slow = deep.where(eta_c=min(deep.values("eta_c")))
+    grid = sorted(deep.values("eta_c"))
+    slow = deep.where(eta_c=grid[0])
     if any(r.status == "diverged" for r in slow):
         return no_number(slow, "rule", "")
     at_one_rate = figure5.advantage(slow, metric)
     each_tuned = figure5.tuned_advantage(deep, metric)
-    rates = {name: figure5.best_rate(deep, rule) for rule, name in figure5.RULES.items()}
-    best_rates = ", ".join(
-        f"{eta:g}{' (an end of the grid)' * end} with {name}" for name, (eta, end) in rates.items()
-    )
+    is_tuned = True
+    best_rates: list[str] = []
+    for rule, name in figure5.RULES.items():
+        eta_c, is_end = figure5.best_rate(deep, rule)
+        is_tuned = is_tuned and not is_end
+        best_rates.append(f"{eta_c:g}{' (an end of the grid)' if is_end else ''} with {name}")
     reading = (
-        f"Eq. 8 minus uniform: {at_one_rate} at eta_c = {min(deep.values('eta_c')):g}; "
-        f"{each_tuned} each at its best, {best_rates}."
+        f"Eq. 8 minus uniform: {at_one_rate} at eta_c = {grid[0]:g}; "
+        f"{each_tuned} each at its best, {', '.join(best_rates)}."
     )
     judge = above if metric == "test_accuracy" else below
-    grid = (
-        "each rule at its best of the rates "
-        f"{', '.join(f'{eta:g}' for eta in sorted(deep.values('eta_c')))}"
-    )
-    judged, tuned = (judge(gain, 0.0, reading, grid) for gain in (at_one_rate, each_tuned))
-    is_tuned = not any(end for _, end in rates.values())
-    if is_tuned and tuned.verdict == ClaimVerdict.HOLDS:
+    tried = f"each rule at its best of the rates {', '.join(f'{eta_c:g}' for eta_c in grid)}"
+    judged = judge(at_one_rate, 0.0, reading, tried)
+    tuned = judge(each_tuned, 0.0, reading, tried).verdict
+    if tuned == ClaimVerdict.HOLDS and is_tuned:
         return judged
-    lost = {
-        ClaimVerdict.HOLDS: "not known when each is tuned, as a best rate lies at an end of the "
-        "grid",
-        ClaimVerdict.UNDECIDED: "not resolved when each is tuned",
-    }.get(tuned.verdict, "and not when each is tuned")
-    return conditional(judged, f"At one rate for both, {lost}:")
+    remains = "and not when each is tuned"
+    if tuned == ClaimVerdict.HOLDS:
+        remains = "not known when each is tuned, as a best rate lies at an end of the grid"
+    elif tuned == ClaimVerdict.UNDECIDED:
+        remains = "not resolved when each is tuned"
+    return conditional(judged, f"At one rate for both, {remains}:")
 
 
 def _update_claim(
@@ -344,50 +359,55 @@ BLOCKS = (
 
 # ---- Claims on the covariances of training steps (Assumption 1, section I.1, Fig. 6)
 
-_CLOSE = 1e-3  # of the mean diagonal: close to zero
-_ZERO = -30.0  # log10 of what stands for an eigenvalue of zero
-_ROUNDING = 1e-11  # of the mean diagonal: what single precision leaves of a zero eigenvalue
+# An eigenvalue below this share of the mean diagonal is close to zero.
+_CLOSE = 1e-3
+# What stands for an eigenvalue of zero, and its log10.
+_TINY = 1e-30
+_ZERO = -30.0
+# What single precision leaves of a zero eigenvalue, over the mean diagonal.
+_ROUNDING = 1e-11
+
+
+def _log10(eigenvalues: Tensor) -> Tensor:
+    """Return log10 of eigenvalues, with ``_ZERO`` for those that are zero."""
+    return eigenvalues.clamp_min(_TINY).log10()
 
 
 def _positive(evidence: Evidence, name: str) -> Judged:
-    """The smallest relative eigenvalue over layers, in log10, at the largest width after the last
-    step.
+    """Judge the smallest relative eigenvalue over layers, in log10.
+
+    It is that at the largest width after the last step.
     """
     runs = evidence.part("6", "online")
-    widest = runs.where(width=max(runs.values("width")))
+    width = max(runs.values("width"))
+    widest = runs.where(width=width)
     relative = figure6.smallest(widest, f"{name}_relative")
     raw = figure6.smallest(widest, name)
-    decades = interval(lambda s: s.clamp_min(1e-30).log10().mean(0), relative)
+    decades = interval(lambda s: _log10(s).mean(0), relative)
     if not known(decades):
         return no_number(widest, "width", "width")
-    steps = figure6.eigenvalues(widest, name)[0][-1]
+    steps, _ = figure6.eigenvalues(widest, name)
     smallest = f"{float(raw.min()):.1e}, {float(relative.min()):.1e} of the diagonal"
     reading = (
-        f"After {steps:.0f} steps the least of seeds and layers at width "
-        f"{max(runs.values('width'))} is {smallest}."
+        f"After {steps[-1]:.0f} steps the least of seeds and layers at width {width} is "
+        f"{smallest}.{_weighted(widest, name)}"
     )
-    return above(
-        decades,
-        math.log10(_ROUNDING),
-        f"{reading}{_weighted(widest, name)}",
-        "every width of the figure",
-    )
+    return above(decades, math.log10(_ROUNDING), reading, "every width of the figure")
 
 
 def _weighted(runs: Runs, name: str) -> str:
-    """What the loss-weighted Theta says beside Theta."""
+    """Say what the loss-weighted Theta does, beside Theta."""
     if name != "theta":
         return ""
-    delta = figure6.smallest(runs, "delta_relative").clamp_min(1e-30).log10()
+    delta = _log10(figure6.smallest(runs, "delta_relative"))
     return f" Of gradients weighted by dLoss/df it is 10^{mean(delta)} of the diagonal."
 
 
 def _decreases(evidence: Evidence, name: str) -> Judged:
     runs = evidence.part("6", "online")
     widest = runs.where(width=max(runs.values("width")))
-    first, last = (
-        figure6.smallest(widest, name, look).clamp_min(1e-30).log10() for look in (0, -1)
-    )
+    first = _log10(figure6.smallest(widest, name, look=0))
+    last = _log10(figure6.smallest(widest, name, look=-1))
     decades = mean(first - last)
     if not known(decades):
         return no_number(widest, "width", "width")
@@ -407,67 +427,57 @@ def _decreases(evidence: Evidence, name: str) -> Judged:
 def _grows(evidence: Evidence, name: str) -> Judged:
     runs = evidence.part("6", "online")
     steps, _ = figure6.eigenvalues(runs, name)
-    powers = {}
-    for look in (0, len(steps) // 2, len(steps) - 1):
+    last = len(steps) - 1
+    powers: dict[int, Interval] = {}
+    for look in (0, len(steps) // 2, last):
         widths, samples = figure6.by_width(runs, name, look)
         if len(widths) > 1:
-            powers[look] = interval(
-                lambda s, w=widths: log_slope(w, s.mean(0).clamp_min(1e-30)), samples
-            )
-    if len(steps) - 1 not in powers:
+            powers[look] = _power_of_width(widths, samples)
+    if last not in powers:
         return undecided("Less than two widths have no network that diverged.")
-    if not bool(figure6.by_width(runs, name)[1].any()):
+    _, samples = figure6.by_width(runs, name)
+    if not bool(samples.any()):
         return undecided(f"At every width it is zero within rounding after {steps[-1]:.0f} steps.")
     numbers = ", ".join(
-        f"{power_said('n', power)} at step {steps[look]:.0f}" for look, power in powers.items()
+        f"{power_in_words('n', power)} at step {steps[look]:.0f}" for look, power in powers.items()
     )
-    return above(
-        powers[len(steps) - 1],
-        0.0,
-        f"The smallest over layers goes as {numbers}.",
-        f"steps {numbers}",
-    )
+    reading = f"The smallest over layers goes as {numbers}."
+    return above(powers[last], 0.0, reading, f"steps {numbers}")
+
+
+def _power_of_width(widths: list[float], samples: Tensor) -> Interval:
+    """Return the exponent in n of the mean over seeds of eigenvalues [seeds, widths]."""
+    return interval(lambda s: log_slope(widths, s.mean(0).clamp_min(_TINY)), samples)
 
 
 def _narrow(evidence: Evidence) -> Judged:
-    """How close to zero the narrowest network's Sigma comes, over its diagonal, in decades."""
+    """Judge how close to zero the narrowest network's Sigma comes, over its diagonal."""
     runs = evidence.part("6", "online")
     width = min(runs.values("width"))
     narrow = runs.where(width=width)
     steps, _ = figure6.eigenvalues(narrow, "sigma")
-    by_look = {
-        look: figure6.smallest(narrow, "sigma_relative", look).clamp_min(1e-30).log10()
-        for look in (0, -1)
-    }
-    late = mean(by_look[-1])
-    early = mean(by_look[0])
+    early = mean(_log10(figure6.smallest(narrow, "sigma_relative", look=0)))
+    late = mean(_log10(figure6.smallest(narrow, "sigma_relative", look=-1)))
     if not known(late):
         return no_number(narrow, "width", "width")
     reading = (
         f"At width {width} it is 10^{late} of the diagonal after {steps[-1]:.0f} steps and "
-        f"10^{early} after "
+        f"10^{early} after {steps[0]:.0f}."
     )
-    judged = below(
-        late,
-        math.log10(_CLOSE),
-        f"{reading}{steps[0]:.0f}.",
-        f"after {steps[0]:.0f} steps: 10^{early}",
-    )
+    tried = f"after {steps[0]:.0f} steps: 10^{early}"
+    judged = below(late, math.log10(_CLOSE), reading, tried)
     return conditional(
         judged, f"Where steps come near the width, here {steps[-1] / width:.2f} of it:"
     )
 
 
-_OF = {"sigma": "Sigma", "theta": "Theta"}
-
-
 def _eigenvalue_claims(name: str) -> tuple[Claim, ...]:
-    of = _OF[name]
+    matrix = figure6.MATRICES[name]
     return (
         Claim(
             f"assumption1-{name}",
             "Assumption 1; Fig. 6; Section I.1",
-            f"The smallest eigenvalue of {of} stays positive in every layer while training.",
+            f"The smallest eigenvalue of {matrix} stays positive in every layer while training.",
             "log10 of the smallest eigenvalue over layers, over the diagonal, at the largest width "
             f"after the last step: holds above the rounding of single precision, {_ROUNDING:g}.",
             partial(_positive, name=name),
@@ -475,14 +485,14 @@ def _eigenvalue_claims(name: str) -> tuple[Claim, ...]:
         Claim(
             f"fig6-{name}-falls",
             "Fig. 6; Section I.1",
-            f"The smallest eigenvalue of {of} falls while training.",
+            f"The smallest eigenvalue of {matrix} falls while training.",
             "Decades from the first look to the last at the largest width: holds above 0.",
             partial(_decreases, name=name),
         ),
         Claim(
             f"fig6-{name}-width",
             "Fig. 6; Section I.1",
-            f"The smallest eigenvalue of {of} grows with width.",
+            f"The smallest eigenvalue of {matrix} grows with width.",
             "Exponent in n of the smallest over layers after the last step: holds above 0.",
             partial(_grows, name=name),
         ),

@@ -30,25 +30,27 @@ class ClaimVerdict(StrEnum):
 
     @classmethod
     def of(cls, holds: bool) -> ClaimVerdict:
-        """The verdict where the answer is known: a number without randomness, on one side of its
-        bound.
-        """
+        """Return the verdict by a number without randomness, which is on one side of its bound."""
         return cls.HOLDS if holds else cls.FAILS
 
     @property
     def opposite(self) -> ClaimVerdict:
         """The verdict on the negation of the statement."""
-        return {ClaimVerdict.HOLDS: ClaimVerdict.FAILS, ClaimVerdict.FAILS: ClaimVerdict.HOLDS}.get(
-            self, self
-        )
+        if self == ClaimVerdict.HOLDS:
+            return ClaimVerdict.FAILS
+        if self == ClaimVerdict.FAILS:
+            return ClaimVerdict.HOLDS
+        return self
 
 
 @dataclass(frozen=True)
 class Judged:
     """What a measurement says of a statement.
 
-    ``reading`` names the condition, the counter-measurement, or why nothing can be said; ``tried``
-    is what was varied, so that the statement might hold where it does not: never empty there.
+    Attributes:
+        reading: names the condition, the counter-measurement, or why nothing can be said.
+        tried: what was varied, so that the statement might hold where it does not: never empty
+            where it fails.
     """
 
     value: Interval
@@ -58,13 +60,14 @@ class Judged:
 
 
 def only_of(figure: str) -> str:
-    """The name by which ``--only`` takes the statements of a figure: ``fig5`` for "figure-5"."""
+    """Return what ``--only`` calls a figure: ``fig5`` for "figure-5"."""
     return figure.replace("figure-", "fig")
 
 
 def figure_of(id_: str, source: str) -> str | None:
-    """The figure that a statement is about, as "figure-5": the first that its source names, or that
-    of its id.
+    """Return the figure that a statement is about, as "figure-5", or None.
+
+    It is the first that its source names, or else the one that its id names.
     """
     match = re.search(r"Fig\. (\d)", source) or re.match(r"fig(\d)-", id_)
     return f"figure-{match[1]}" if match else None
@@ -72,8 +75,11 @@ def figure_of(id_: str, source: str) -> str | None:
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement: where it stands in the text, what it says in our words, and what is measured to
-    test it.
+    """A statement of the paper, in our words.
+
+    Attributes:
+        source: where it stands in the text.
+        measurement: what is measured to test it, in words. measure: does so.
     """
 
     id: str
@@ -83,18 +89,18 @@ class Claim:
     measure: Callable[[Evidence], Judged]
 
     def row(self, evidence: Evidence) -> dict[str, Any]:
-        """The claim and its verdict as one line of the table."""
+        """Return the claim and its verdict as one row of the table."""
         judged = self.measure(evidence)
-        about = {name: value for name, value in vars(self).items() if name != "measure"}
-        return (
-            about
-            | asdict(judged.value)
-            | {
-                "verdict": str(judged.verdict),
-                "reading": judged.reading,
-                "tried": list(judged.tried),
-            }
-        )
+        return {
+            "id": self.id,
+            "source": self.source,
+            "statement": self.statement,
+            "measurement": self.measurement,
+            **asdict(judged.value),
+            "verdict": str(judged.verdict),
+            "reading": judged.reading,
+            "tried": list(judged.tried),
+        }
 
 
 # ---- What claims are judged by: the runs of the figures, and data to compute on
@@ -120,11 +126,13 @@ class PartsAtNeed(dict[str, Runs]):
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """The data set, at which size networks are taken where a claim trains its own, and the runs of
-    the figures.
+    """What claims are judged by.
 
-    ``runs`` are by figure, "1" to "7" and "claims", and by part. What is measured here is kept with
-    the object itself, which therefore equals no other.
+    What claims measure is cached with the object itself, which therefore equals no other.
+
+    Attributes:
+        size: how large the networks are that a claim itself trains. dataset: what they train on.
+        runs: the runs of figures "1" to "7" and "claims", by figure and part.
     """
 
     size: Preset
@@ -133,25 +141,33 @@ class Evidence:
     runs: Mapping[str, Mapping[str, Runs]] = field(default_factory=dict)
 
     def part(self, figure: str, name: str, more: str = "") -> Runs:
-        """The runs of a part of a figure; in their place those that claims have of their own, as
-        ``4-gains`` for the part ``gains`` of Figure 4: more seeds or steps than the figure
-        shows."""
-        own = f"{figure}-{more or name}"
+        """Return the runs of a part of a figure, or what claims have in their place.
+
+        Those of claims have more seeds or steps than the figure shows; they are a part of "claims"
+        such as ``4-gains``, for Figure 4 and ``more`` (by default ``name``).
+        """
+        name_in_claims = f"{figure}-{more or name}"
         of_claims = self.runs.get("claims", {})
-        return of_claims[own] if own in of_claims else self.runs[figure][name]
+        if name_in_claims in of_claims:
+            return of_claims[name_in_claims]
+        return self.runs[figure][name]
 
     @property
     def classes(self) -> int:
-        """C."""
+        """The number of classes, C."""
         return len(self.dataset.classes)
 
 
 # ---- Rules by which intervals decide, how several verdicts make one, and the bounds they share
 
-NEAR = 0.05  # relative differences that count as none
-FLAT = 0.1  # exponents of measured sizes that count as the expected one
-EVEN = 0.15  # exponents that count as none
-FASTER = 0.25  # how much slower than claimed a rate may be: tells 1/size from its root
+# Relative differences that count as none.
+NEAR = 0.05
+# How far an exponent of measured sizes may be from the expected one.
+FLAT = 0.1
+# Exponents that count as none.
+EVEN = 0.15
+# How much slower than claimed a rate may be: half of what parts 1/size from its root.
+FASTER = 0.25
 
 _WORST_FIRST: tuple[ClaimVerdict, ...] = (
     ClaimVerdict.FAILS,
@@ -163,89 +179,92 @@ _WORST_FIRST: tuple[ClaimVerdict, ...] = (
 
 
 def inside(measured: Interval, low: float, high: float) -> ClaimVerdict:
-    """Whether a 95 % interval lies within bounds, outside of them, or across one; no difference is
-    not above zero.
+    """Judge whether a 95 % interval lies within bounds, outside of them, or across one.
+
+    An interval that touches a bound is not inside: no difference is not above zero. One with
+    limits that are not numbers is undecided.
     """
-    if (low < measured.low or low == -math.inf) and (measured.high < high or high == math.inf):
+    is_above_low = low < measured.low or low == -math.inf
+    is_below_high = measured.high < high or high == math.inf
+    if is_above_low and is_below_high:
         return ClaimVerdict.HOLDS if measured.low <= measured.high else ClaimVerdict.UNDECIDED
-    return (
-        ClaimVerdict.FAILS
-        if measured.high <= low or measured.low >= high
-        else ClaimVerdict.UNDECIDED
-    )
+    if measured.high <= low or measured.low >= high:
+        return ClaimVerdict.FAILS
+    return ClaimVerdict.UNDECIDED
 
 
 def near(measured: Interval, expected: float = 0.0) -> ClaimVerdict:
-    """Whether an interval is the expected number within ``NEAR``."""
+    """Judge whether an interval is the expected number within ``NEAR``."""
     return inside(measured, expected - NEAR, expected + NEAR)
 
 
 def flat(measured: Interval, expected: float = 0.0) -> ClaimVerdict:
-    """Whether an exponent is the expected one within ``FLAT``."""
+    """Judge whether an exponent is the expected one within ``FLAT``."""
     return inside(measured, expected - FLAT, expected + FLAT)
 
 
 def fast(measured: Interval, exponent: float) -> ClaimVerdict:
-    """Whether an exponent is at most ``FASTER`` above the claimed one; faster than claimed is fast
-    enough.
+    """Judge whether an exponent is at most ``FASTER`` above the claimed one.
+
+    Finite sizes shift a fitted exponent, and the alternative to 1/size is its root. Faster than
+    claimed is fast enough.
     """
     return inside(measured, -math.inf, exponent + FASTER)
 
 
 def between(measured: Interval, low: float, high: float, reading: str, *tried: str) -> Judged:
-    """Holds where the whole interval lies within the bounds, does not where it lies outside."""
+    """Judge that the whole interval lies within the bounds, or outside of them."""
     return _judged(measured, inside(measured, low, high), reading, tried)
 
 
 def below(measured: Interval, bound: float, reading: str, *tried: str) -> Judged:
-    """Holds where the interval lies below the bound."""
+    """Judge that the interval lies below the bound."""
     return between(measured, -math.inf, bound, reading, *tried)
 
 
 def above(measured: Interval, bound: float, reading: str, *tried: str) -> Judged:
-    """Holds where the interval lies above the bound."""
+    """Judge that the interval lies above the bound."""
     return between(measured, bound, math.inf, reading, *tried)
 
 
 def as_fast_as(measured: Interval, exponent: float, reading: str, *tried: str) -> Judged:
-    """Holds where an exponent's whole interval is at most ``FASTER`` above the claimed one, does
-    not where it lies above that: finite sizes shift a fitted exponent, and the alternative to
-    1/size is its root."""
+    """Judge that an exponent is as low as claimed, by the rule of ``fast``."""
     return _judged(measured, fast(measured, exponent), reading, tried)
 
 
 def _judged(
     measured: Interval, verdict: ClaimVerdict, reading: str, tried: tuple[str, ...]
 ) -> Judged:
-    """With what was tried, where the statement does not simply hold."""
+    """Join a verdict with what was tried, where the statement does not simply hold."""
     return Judged(measured, verdict, reading, () if verdict == ClaimVerdict.HOLDS else tried)
 
 
 def together(verdicts: Iterable[ClaimVerdict]) -> ClaimVerdict:
-    """The worst of several verdicts, all of which a statement needs; of none, nothing can be
-    said.
+    """Return the worst of several verdicts, all of which a statement needs.
+
+    Without any it is undecided.
     """
     given = set(verdicts)
     return next((verdict for verdict in _WORST_FIRST if verdict in given), ClaimVerdict.UNDECIDED)
 
 
 def some_of(verdicts: Iterable[ClaimVerdict]) -> ClaimVerdict:
-    """The verdict on a statement for every case: with a condition where it holds in some cases and
-    not in others.
+    """Return the verdict on a statement for every case.
+
+    It has a condition where the statement holds in some cases and not in others.
     """
     given = set(verdicts)
-    return (
-        ClaimVerdict.CONDITIONAL
-        if {ClaimVerdict.HOLDS, ClaimVerdict.FAILS} <= given
-        else together(given)
-    )
+    if {ClaimVerdict.HOLDS, ClaimVerdict.FAILS} <= given:
+        return ClaimVerdict.CONDITIONAL
+    return together(given)
 
 
 def rescued(
     verdict: ClaimVerdict, variants: Mapping[str, ClaimVerdict]
 ) -> tuple[ClaimVerdict, str]:
-    """A statement that does not hold, but holds in variants, holds with a condition; and the
-    sentence that says so.
+    """Make a statement conditional that fails, but holds in variants.
+
+    Returns the verdict and a sentence on the condition, which is empty without one.
     """
     helped = [name for name, of_variant in variants.items() if of_variant == ClaimVerdict.HOLDS]
     if verdict != ClaimVerdict.FAILS or not helped:
@@ -254,33 +273,31 @@ def rescued(
 
 
 def conditional(judged: Judged, condition: str) -> Judged:
-    """What holds, with its condition."""
+    """Put a condition on a statement that holds."""
     if judged.verdict != ClaimVerdict.HOLDS:
         return judged
-    return replace(
-        judged, verdict=ClaimVerdict.CONDITIONAL, reading=f"{condition} {judged.reading}".strip()
-    )
+    reading = f"{condition} {judged.reading}".strip()
+    return replace(judged, verdict=ClaimVerdict.CONDITIONAL, reading=reading)
 
 
 def known(measured: Interval) -> bool:
-    """Whether there is a number, with limits."""
+    """Return whether there is a number, with limits."""
     return all(math.isfinite(x) for x in (measured.value, measured.low, measured.high))
 
 
-def power_said(letter: str, measured: Interval) -> str:
-    """``L^-0.46 [-0.51, -0.41]``, where there is an exponent."""
+def power_in_words(letter: str, measured: Interval) -> str:
+    """Show an exponent as ``L^-0.46 [-0.51, -0.41]``, where there is one."""
     return f"{letter}^{measured}" if known(measured) else f"no known power of {letter}"
 
 
 def no_number(runs: Runs, axis: str, name: str) -> Judged:
-    """Undecided: by the values of a setting, which networks diverged."""
-    return undecided(
-        " ".join(diverged(runs, axis, name)) or "These runs give no number to judge by."
-    )
+    """Say for which values of a setting networks diverged, so that nothing can be said."""
+    reading = " ".join(diverged(runs, axis, name))
+    return undecided(reading or "These runs give no number to judge by.")
 
 
 def undecided(reading: str) -> Judged:
-    """Nothing can be said from these runs, and why."""
+    """Say that these runs decide nothing, and why."""
     return Judged(UNKNOWN, ClaimVerdict.UNDECIDED, reading)
 
 
@@ -288,22 +305,23 @@ def undecided(reading: str) -> Judged:
 
 
 def seeds(evidence: Evidence, name: str, count: int) -> list[int]:
-    """Seeds of independent networks for one measurement."""
+    """Return seeds of independent networks for one measurement."""
     return [derive(evidence.seed, "claim", name, index) for index in range(count)]
 
 
 def rows(evidence: Evidence, count: int) -> Tensor:
-    """The first training inputs [count, d], float64."""
+    """Return the first training inputs [count, d], float64."""
     return evidence.dataset.inputs[:count].double()
 
 
 def signed(evidence: Evidence, count: int) -> tuple[Tensor, Tensor]:
-    """Training inputs [count, d] and +1 for even classes, -1 for odd ones."""
-    return rows(evidence, count), torch.where(evidence.dataset.labels[:count] % 2 == 0, 1.0, -1.0)
+    """Return training inputs [count, d], and +1 for even classes, -1 for odd ones."""
+    is_even = evidence.dataset.labels[:count] % 2 == 0
+    return rows(evidence, count), torch.where(is_even, 1.0, -1.0)
 
 
 def unit(evidence: Evidence) -> Tensor:
-    """The first training input [1, d] with ``|x|^2 = d``."""
+    """Return the first training input [1, d], scaled to ``|x|^2 = d``."""
     x = rows(evidence, 1)
     return x / x.square().mean().sqrt()
 
@@ -315,34 +333,40 @@ def over(
     count: int,
     measured: Callable[[int, int], Tensor],
 ) -> Tensor:
-    """``measured(size, seed)`` of independent networks at every size, [count, sizes, ...]."""
-    columns = [
-        torch.stack([measured(size, seed) for seed in seeds(evidence, f"{name}-{size}", count)])
-        for size in sizes
-    ]
-    return torch.stack(columns, 1)
+    """Measure independent networks at every size, [count, sizes, ...].
+
+    ``measured`` takes a size and a seed.
+    """
+    by_size: list[Tensor] = []
+    for size in sizes:
+        of_size = [measured(size, seed) for seed in seeds(evidence, f"{name}-{size}", count)]
+        by_size.append(torch.stack(of_size))
+    return torch.stack(by_size, 1)
 
 
 def exponent(sizes: Sequence[float], samples: Tensor) -> Interval:
-    """The exponent in the sizes of the mean over networks [R, sizes]."""
+    """Return the exponent in the sizes of the mean over networks [R, sizes]."""
     return interval(lambda r: log_slope(sizes, r.mean(0)), samples)
 
 
 def ratio(first: Tensor, second: Tensor) -> Interval:
-    """The ratio of the means of two independent groups [R]."""
+    """Return the ratio of the means of two independent groups [R]."""
     return interval(lambda a, b: a.mean(0) / b.mean(0), first, second)
 
 
 def within(value: float, error: float) -> Interval:
-    """A number without randomness, known to a numerical error."""
+    """Return a number without randomness, known to a numerical error."""
     return Interval(value, error, value - error, value + error)
 
 
 def span(samples: Tensor) -> Interval:
-    """The largest of several numbers without noise; the limits are the smallest and the largest."""
+    """Return the largest of several numbers without noise.
+
+    The limits are the smallest and the largest.
+    """
     return Interval(float(samples.max()), 0.0, float(samples.min()), float(samples.max()))
 
 
 def itemised(intervals: dict[str, Interval]) -> str:
-    """Intervals with their names, for a reading."""
+    """Show intervals with their names, for a reading."""
     return "; ".join(f"{name} {value}" for name, value in intervals.items())

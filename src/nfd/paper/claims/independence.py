@@ -24,17 +24,20 @@ from nfd.paper.claims.claim import (
     inside,
     known,
     no_number,
-    power_said,
+    power_in_words,
     undecided,
 )
 from nfd.paper.claims.limit import RATE
 from nfd.paper.figures import figure4
 from nfd.paper.figures.figure import Runs
-from nfd.paper.figures.panels import apart_said, difference
+from nfd.paper.figures.panels import difference, difference_in_words
 
-ALIGNED = 0.05  # of the progress: a gap within is none
-_LEARNT = 0.05  # nats: a network that learns less learns nothing to compare
-_DEEP = 18  # the depth from which on the paper saw NaN
+# A gap within this share of the progress counts as none.
+ALIGNED = 0.05
+# A network that learns less than this, in nats, learns nothing to compare.
+_LEARNT = 0.05
+# In networks deeper than this the paper saw NaN.
+_DEEP = 18
 _SHRINKS = (
     f"holds below {RATE + FASTER:g}, with a condition below 0, does not where the whole interval "
     "is above"
@@ -51,35 +54,37 @@ def _vanishes(evidence: Evidence) -> Judged:
     shallow, deep = _ends(runs)
     if shallow not in _learning(runs, evidence.classes):
         return undecided(f"{_none_learns([shallow])} There is no progress to compare with.")
-    made = torch.stack([figure4.made(runs, L, evidence.classes) for L in (shallow, deep)], 1)
-    share = interval(lambda m: m[:, 1].mean() / m[:, 0].mean(), made)
+    of_shallow = figure4.progress(runs, shallow, evidence.classes)
+    of_deep = figure4.progress(runs, deep, evidence.classes)
+    progress = torch.stack([of_shallow, of_deep], 1)
+    share = interval(lambda p: p[:, 1].mean() / p[:, 0].mean(), progress)
     if not known(share):
         return no_number(runs.where(feedback="shared"), "depth", "depth")
-    numbers = " and ".join(
-        f"{mean(made[:, k])} at depth {L}" for k, L in enumerate((shallow, deep))
+    reading = (
+        f"Progress in nats: {mean(of_shallow)} at depth {shallow} and {mean(of_deep)} at depth "
+        f"{deep}."
     )
-    return below(
-        share, 0.1, f"Progress in nats: {numbers}.", "eta_c = 0.1 alone, as in the caption"
-    )
+    return below(share, 0.1, reading, "eta_c = 0.1 alone, as in the caption")
 
 
 def _apart(evidence: Evidence, figure: str, name: str) -> Judged:
-    """Whether the two trainings stay apart, at the deepest network that learns and does not
-    diverge.
+    """Judge whether the two trainings stay apart.
+
+    The deepest network that learns and does not diverge decides.
     """
     runs = evidence.runs[figure][name]
-    gaps = {
-        L: figure4.relative_gap(runs, L, evidence.classes)
-        for L in _learning(runs, evidence.classes)
-    }
-    gaps = {L: gap for L, gap in gaps.items() if known(gap)}
+    gaps: dict[int, Interval] = {}
+    for L in _learning(runs, evidence.classes):
+        gap = figure4.relative_gap(runs, L, evidence.classes)
+        if known(gap):
+            gaps[L] = gap
     if not gaps:
         return undecided("At every depth networks learn nothing or diverge.")
-    depth, gap = list(gaps.items())[-1]
-    rest = [L for L in sorted(runs.values("depth")) if depth < L]
+    *_, (depth, gap) = gaps.items()
+    deeper = [L for L in sorted(runs.values("depth")) if depth < L]
     reading = f"Gap over progress: {_gaps_in_words(gaps)}."
-    if rest:
-        reading += f" {_none_learns(rest)}"
+    if deeper:
+        reading += f" {_none_learns(deeper)}"
     verdict = inside(gap, -ALIGNED, ALIGNED).opposite
     tried = () if verdict == ClaimVerdict.HOLDS else ("every depth of the figure",)
     return Judged(gap, verdict, reading, tried)
@@ -90,45 +95,50 @@ def _none_learns(depths: Sequence[int]) -> str:
 
 
 def _learning(runs: Runs, classes: int) -> list[int]:
-    """The depths whose standard networks all learn."""
-    made = {L: mean(figure4.made(runs, L, classes)) for L in sorted(runs.values("depth"))}
-    return [L for L, progress in made.items() if progress.low > _LEARNT]
+    """Return the depths whose standard networks all learn."""
+    depths = sorted(runs.values("depth"))
+    return [L for L in depths if mean(figure4.progress(runs, L, classes)).low > _LEARNT]
 
 
 def _gaps_in_words(gaps: dict[int, Interval]) -> str:
-    return "; ".join(f"{apart_said(gap)} at depth {L}" for L, gap in gaps.items())
+    return "; ".join(f"{difference_in_words(gap)} at depth {L}" for L, gap in gaps.items())
 
 
-def _compared(runs: Runs, classes: int, *depths: int) -> list[int]:
-    """Those of these depths where there is no gap over progress: networks learn nothing, or some
-    diverge.
+def _without_gap(runs: Runs, classes: int, *depths: int) -> list[int]:
+    """Return those of the depths that have no gap over progress.
+
+    Their networks learn nothing, or some diverge.
     """
     learning = _learning(runs, classes)
-    return [
-        L for L in depths if L not in learning or not known(figure4.relative_gap(runs, L, classes))
-    ]
+
+    def has_gap(depth: int) -> bool:
+        return depth in learning and known(figure4.relative_gap(runs, depth, classes))
+
+    return [L for L in depths if not has_gap(L)]
 
 
 def _mup_diverges(evidence: Evidence) -> Judged:
     runs = evidence.runs["4"]["mup"].where(feedback="shared")
-    deep = [L for L in sorted(runs.values("depth")) if L > _DEEP]
-    if not deep:
+    if max(runs.values("depth")) <= _DEEP:
         return undecided(f"No network here is deeper than {_DEEP}.")
-    ended = {
-        L: sum(r.status == "diverged" for r in some) for L, some in sorted(runs.by("depth").items())
-    }
-    count = len(runs.values("seed"))
-    numbers = ", ".join(f"{bad} of {count} at depth {L}" for L, bad in ended.items())
-    diverged = torch.tensor(
-        [r.status == "diverged" for r in runs if r.config["depth"] > _DEEP]
-    ).double()
-    reading = f"Diverged within {runs.values('steps')[0]} steps: {numbers}."
-    return above(mean(diverged), 0.5, reading, f"depths {', '.join(map(str, ended))}")
+    seeds = len(runs.values("seed"))
+    counts: list[str] = []
+    is_diverged: list[bool] = []
+    depths = sorted(runs.values("depth"))
+    for L in depths:
+        of_depth = [record.status == "diverged" for record in runs.where(depth=L)]
+        counts.append(f"{sum(of_depth)} of {seeds} at depth {L}")
+        if L > _DEEP:
+            is_diverged += of_depth
+    share = mean(torch.tensor(is_diverged).double())
+    reading = f"Diverged within {runs.values('steps')[0]} steps: {', '.join(counts)}."
+    return above(share, 0.5, reading, f"depths {', '.join(map(str, depths))}")
 
 
 def _mup_overfits(evidence: Evidence) -> Judged:
-    """Whether the test loss rises with depth while the training loss does not; needs samples that
-    are seen again.
+    """Judge whether the test loss rises with depth while the training loss does not.
+
+    That can only be where samples are seen again.
     """
     runs = evidence.runs["4"]["mup"].where(feedback="shared")
     config = runs.configs[0]
@@ -140,21 +150,20 @@ def _mup_overfits(evidence: Evidence) -> Judged:
             "overfitted."
         )
         return Judged(UNKNOWN, ClaimVerdict.UNTESTABLE, reading)
-    depths = [
-        L
-        for L, some in sorted(runs.by("depth").items())
-        if bool(some.metric("test_loss").isfinite().all())
-    ]
-    if len(depths) < 2:
-        return undecided(f"Networks diverged at every depth{' but one' * len(depths)}.")
-    apart = [
-        runs.where(depth=L).metric("test_loss") - runs.where(depth=L).metric("train_loss")
-        for L in depths
-    ]
-    change = difference(apart[0], apart[-1])
+    overfit: dict[int, Tensor] = {}
+    for L, some in sorted(runs.by("depth").items()):
+        test_loss = some.metric("test_loss")
+        if bool(test_loss.isfinite().all()):
+            overfit[L] = test_loss - some.metric("train_loss")
+    if not overfit:
+        return undecided("Networks diverged at every depth.")
+    if len(overfit) == 1:
+        return undecided("Networks diverged at every depth but one.")
+    shallow, *_, deep = overfit
+    change = difference(overfit[shallow], overfit[deep])
     passes = f"after {seen / images:.1f} passes"
     reading = (
-        f"Test minus training loss changes by {change} nats from depth {depths[0]} to {depths[-1]} "
+        f"Test minus training loss changes by {change} nats from depth {shallow} to {deep} "
         f"{passes}."
     )
     return above(change, 0.0, reading, f"{passes} alone")
@@ -163,33 +172,34 @@ def _mup_overfits(evidence: Evidence) -> Judged:
 def _improves(evidence: Evidence, metric: str) -> Judged:
     runs = evidence.part("4", "depth-mup").where(feedback="shared")
     shallow, deep = _ends(runs)
-    change = difference(*(runs.where(depth=L).metric(metric) for L in (shallow, deep)))
+    of_shallow = runs.where(depth=shallow).metric(metric)
+    of_deep = runs.where(depth=deep).metric(metric)
+    change = difference(of_shallow, of_deep)
     if not known(change):
         return no_number(runs, "depth", "depth")
-    return below(
-        change,
-        0.0,
-        f"From depth {shallow} to {deep} it changes by {change} nats.",
-        "eta_c = 0.1 alone",
-    )
+    reading = f"From depth {shallow} to {deep} it changes by {change} nats."
+    return below(change, 0.0, reading, "eta_c = 0.1 alone")
+
+
+def _relative_gaps(runs: Runs, classes: int) -> dict[int, Interval]:
+    """Return the gap over the progress at every depth."""
+    return {L: figure4.relative_gap(runs, L, classes) for L in sorted(runs.values("depth"))}
 
 
 def _aligns(evidence: Evidence) -> Judged:
-    """Whether the gap, over the progress, is none at the largest depth."""
+    """Judge whether there is no gap, over the progress, at the largest depth."""
     runs = evidence.part("4", "depth-mup")
-    gaps = {
-        L: figure4.relative_gap(runs, L, evidence.classes) for L in sorted(runs.values("depth"))
-    }
+    gaps = _relative_gaps(runs, evidence.classes)
     _, deep = _ends(runs)
-    if missing := _compared(runs, evidence.classes, deep):
+    missing = _without_gap(runs, evidence.classes, deep)
+    if missing:
         return undecided(f"Gap over progress: {_gaps_in_words(gaps)}. {_none_learns(missing)}")
-    gap = gaps[deep]
     reading = (
         f"Gap over progress: {_gaps_in_words(gaps)}; {figure4.gap(runs, deep)} nats at depth "
         f"{deep}."
     )
     return between(
-        gap,
+        gaps[deep],
         -ALIGNED,
         ALIGNED,
         reading,
@@ -202,40 +212,39 @@ def _aligns(evidence: Evidence) -> Judged:
 def _other_rates(evidence: Evidence) -> list[str]:
     tried = []
     for eta_c, some in sorted(evidence.runs["claims"]["rates"].by("eta_c").items()):
-        deep = _ends(some)[1]
+        _, deep = _ends(some)
         gap = figure4.relative_gap(some, deep, evidence.classes)
-        tried.append(f"eta_c = {eta_c:g}: {apart_said(gap)} at depth {deep}")
+        tried.append(f"eta_c = {eta_c:g}: {difference_in_words(gap)} at depth {deep}")
     return tried
 
 
 def _closes(evidence: Evidence) -> Judged:
-    """Whether the gap, over the progress, shrinks with depth."""
+    """Judge whether the gap, over the progress, shrinks with depth."""
     runs = evidence.part("4", "depth-mup")
     depths = _ends(runs)
-    if missing := _compared(runs, evidence.classes, *depths):
+    missing = _without_gap(runs, evidence.classes, *depths)
+    if missing:
         return undecided(_none_learns(missing))
     pairs = torch.stack([figure4.late(runs, L) for L in depths], 1)
     power = interval(lambda p: _fall(depths, p.unbind(1), evidence), pairs)
-    gaps = {
-        L: figure4.relative_gap(runs, L, evidence.classes) for L in sorted(runs.values("depth"))
-    }
-    reading = f"Gap over progress: {_gaps_in_words(gaps)}; it goes as {power_said('L', power)}."
+    gaps = _relative_gaps(runs, evidence.classes)
+    reading = f"Gap over progress: {_gaps_in_words(gaps)}; it goes as {power_in_words('L', power)}."
     return _shrinks(power, reading, *_other_rates(evidence))
 
 
 def _fall(sizes: Sequence[int], pairs: Sequence[Tensor], evidence: Evidence) -> Tensor:
-    """The exponent in a size of the gap over the progress, from its pairs of losses at two
-    sizes.
+    """Return the exponent in a size of the gap over the progress.
+
+    ``pairs`` are standard and decoupled losses [seeds, 2] at each of two sizes.
     """
-    return log_slope(
-        sizes, torch.stack([figure4.gap_over_progress(p, evidence.classes).abs() for p in pairs])
-    )
+    gaps = [figure4.gap_over_progress(pair, evidence.classes).abs() for pair in pairs]
+    return log_slope(sizes, torch.stack(gaps))
 
 
 def _shrinks(power: Interval, reading: str, *tried: str) -> Judged:
-    """Whether a gap goes to nothing as it should, or shrinks at all, by its exponent in a size.
+    """Judge by its exponent in a size whether a gap vanishes as it should, or shrinks at all.
 
-    Outputs are said to be within O(1/n + 1/L) in mean square, so a gap falls with the root, or
+    The paper has outputs within O(1/n + 1/L) in mean square, so a gap falls with the root, or
     ``FASTER`` slower.
     """
     judged = as_fast_as(power, RATE, reading, *tried)
@@ -248,36 +257,38 @@ def _shrinks(power: Interval, reading: str, *tried: str) -> Judged:
 
 
 def _wide_steadies(evidence: Evidence) -> Judged:
-    """Whether wider muP networks rise less on the way, at the depths where the narrower ones are
-    unstable.
+    """Judge whether wider muP networks rise less on the way.
+
+    They are compared at the depths where the narrower ones are unstable.
     """
-    both = [
-        evidence.part(figure, "mup", "unsteady").where(feedback="shared") for figure in ("4", "7")
-    ]
-    narrow, wide = (
-        {L: some.metric("highest_loss") for L, some in sorted(runs.by("depth").items())}
-        for runs in both
-    )
-    unstable = [
-        L
-        for L, highest in narrow.items()
-        if float(highest.median()) > 2 * math.log(evidence.classes)
-    ]
-    told = [L for L in unstable if bool(torch.cat([narrow[L], wide[L]]).isfinite().any())]
-    if not told:
+    narrow = evidence.part("4", "mup", "unsteady").where(feedback="shared")
+    wide = evidence.part("7", "mup", "unsteady").where(feedback="shared")
+    depths: list[int] = []
+    of_narrow: list[Tensor] = []
+    of_wide: list[Tensor] = []
+    for L in sorted(narrow.values("depth")):
+        first = narrow.where(depth=L).metric("highest_loss")
+        is_unstable = float(first.median()) > 2 * math.log(evidence.classes)
+        if not is_unstable:
+            continue
+        second = wide.where(depth=L).metric("highest_loss")
+        # Where every network diverged there is nothing to compare.
+        if bool(torch.cat([first, second]).isfinite().any()):
+            depths.append(L)
+            of_narrow.append(first)
+            of_wide.append(second)
+    if not depths:
         return undecided(
             "There is no depth at which half of the narrower networks rise above 2 log C and some "
             "network ends."
         )
-    groups = [torch.stack([highest[L] for L in told], 1) for highest in (narrow, wide)]
-    chance = interval(_lower, *groups)
-    (n, some), (m, others) = (
-        (runs.values("width")[0], highest) for runs, highest in zip(both, groups, strict=True)
-    )
+    chance = interval(_lower, torch.stack(of_narrow, 1), torch.stack(of_wide, 1))
+    n = narrow.values("width")[0]
+    m = wide.values("width")[0]
     numbers = ", ".join(
-        f"{float(a.median()):.3g} at width {n} and {float(b.median()):.3g} at {m} (medians, depth "
-        f"{L})"
-        for L, a, b in zip(told, some.unbind(1), others.unbind(1), strict=True)
+        f"{float(first.median()):.3g} at width {n} and {float(second.median()):.3g} at {m} "
+        f"(medians, depth {L})"
+        for L, first, second in zip(depths, of_narrow, of_wide, strict=True)
     )
     reading = (
         f"A network of width {m} rises less than one of {n} with chance {chance.unsigned}: "
@@ -287,51 +298,52 @@ def _wide_steadies(evidence: Evidence) -> Judged:
         chance,
         0.5,
         reading.replace("inf", "beyond any number"),
-        f"depths {', '.join(map(str, told))}",
+        f"depths {', '.join(map(str, depths))}",
     )
 
 
 def _lower(narrow: Tensor, wide: Tensor) -> Tensor:
-    """The chance that a number of the second group is below one of the first [R, depths], mean over
-    depths; equal numbers, as of two networks that diverged, count half."""
+    """Return the chance that a number of ``wide`` is below one of ``narrow`` [R, depths].
+
+    It is a mean over depths. Equal numbers, as of two networks that diverged, count half.
+    """
     first = narrow[:, None]
     second = wide[None]
     return ((second < first).double() + (second == first).double() / 2).mean()
 
 
 def _wide_aligns(evidence: Evidence) -> Judged:
-    runs = [evidence.part(figure, "depth-mup") for figure in ("4", "7")]
-    deep = max(set.intersection(*(set(some.values("depth")) for some in runs)))
-    if any(_compared(r, evidence.classes, deep) for r in runs):
+    both = [evidence.part(figure, "depth-mup") for figure in ("4", "7")]
+    narrow, wide = both
+    deep = max(set(narrow.values("depth")) & set(wide.values("depth")))
+    if any(_without_gap(runs, evidence.classes, deep) for runs in both):
         return undecided(_none_learns([deep]))
-    gaps = {r.values("width")[0]: figure4.relative_gap(r, deep, evidence.classes) for r in runs}
-    power = interval(
-        lambda *p: _fall(list(gaps), p, evidence), *(figure4.late(r, deep) for r in runs)
-    )
+    gaps: dict[int, Interval] = {}
+    for runs in both:
+        width = runs.values("width")[0]
+        gaps[width] = figure4.relative_gap(runs, deep, evidence.classes)
+    widths = list(gaps)
+    pairs = [figure4.late(runs, deep) for runs in both]
+    power = interval(lambda *p: _fall(widths, p, evidence), *pairs)
     numbers = ", ".join(f"{gap} at width {n}" for n, gap in gaps.items())
-    reading = f"Gap over progress at depth {deep}: {numbers}; it goes as {power_said('n', power)}."
+    reading = (
+        f"Gap over progress at depth {deep}: {numbers}; it goes as {power_in_words('n', power)}."
+    )
     return _shrinks(power, reading, "infinite width: docs/two-limits.md")
 
 
 def _wide_gains(evidence: Evidence) -> Judged:
-    runs = [
-        evidence.part(figure, "depth-mup", "gains").where(feedback="shared")
-        for figure in ("4", "7")
-    ]
-    _, deep = _ends(runs[0])
+    narrow = evidence.part("4", "depth-mup", "gains").where(feedback="shared")
+    _, deep = _ends(narrow)
+    narrow = narrow.where(depth=deep)
+    wide = evidence.part("7", "depth-mup", "gains").where(feedback="shared", depth=deep)
     change = interval(
-        lambda a, b: b.mean(0) - a.mean(0), *(r.where(depth=deep).metric("test_loss") for r in runs)
+        lambda a, b: b.mean(0) - a.mean(0), narrow.metric("test_loss"), wide.metric("test_loss")
     )
     if not known(change):
-        return no_number(
-            Runs([r for some in runs for r in some.where(depth=deep)]), "width", "width"
-        )
-    return below(
-        change,
-        0.0,
-        f"The test loss at depth {deep} changes by {change} nats.",
-        "one width doubling",
-    )
+        return no_number(Runs([*narrow, *wide]), "width", "width")
+    reading = f"The test loss at depth {deep} changes by {change} nats."
+    return below(change, 0.0, reading, "one width doubling")
 
 
 INDEPENDENCE = (

@@ -1,6 +1,4 @@
-"""Corollary 1 by the first step, and the limit of training: Props. 7, 8, Eq. 5, Definition 1,
-Theorem 1.
-"""
+"""Claims on the limit of training: Corollary 1, Props. 7 and 8, Eq. 5, Definition 1, Theorem 1."""
 
 from __future__ import annotations
 
@@ -64,14 +62,18 @@ VARIANTS: tuple[tuple[Activation, float], ...] = (("tanh", 1.0), ("relu", 0.5), 
 def change_ratio(
     evidence: Evidence, L: int, name: Activation = "relu", horizon: float = 1.0, more: int = 1
 ) -> Interval:
-    """What one small step does to the output, standard networks over decoupled ones."""
+    """Return what one small step does to the output, standard networks over decoupled ones.
+
+    Networks are ``more`` times as wide as usual.
+    """
     counts = STEP_SIZES[evidence.size]
     x = unit(evidence)
-    both = []
-    for feedback in ("shared", "independent"):
-        own_seeds = seeds(evidence, f"step-{feedback}-{L}-{name}-{horizon}-{more}", counts.networks)
-        changes = [
-            first_step(
+
+    def changes(feedback: Feedback) -> Tensor:
+        label = f"step-{feedback}-{L}-{name}-{horizon}-{more}"
+        by_network = []
+        for seed in seeds(evidence, label, counts.networks):
+            change = first_step(
                 x,
                 more * counts.width,
                 L,
@@ -81,35 +83,32 @@ def change_ratio(
                 horizon=horizon,
                 activation=name,
             )
-            for seed in own_seeds
-        ]
-        both.append(torch.stack(changes))
-    return ratio(*both)
+            by_network.append(change)
+        return torch.stack(by_network)
+
+    return ratio(changes("shared"), changes("independent"))
 
 
 def formula(x: Tensor, L: int, name: Activation, horizon: float) -> float:
-    """The same ratio at infinite width: the NTK over twice the NNGP kernel."""
-    tangent, twice = (
-        kernel(x, kind=kind, activation=name, horizon=horizon, depth=L)
-        for kind in ("ntk", "independent-feedback")
-    )
-    return float(tangent / twice)
+    """Return ``change_ratio`` at infinite width: the NTK over twice the NNGP kernel."""
+    tangent = kernel(x, kind="ntk", activation=name, horizon=horizon, depth=L)
+    twice_nngp = kernel(x, kind="independent-feedback", activation=name, horizon=horizon, depth=L)
+    return float(tangent / twice_nngp)
 
 
 def _corollary(evidence: Evidence) -> Judged:
-    """Whether the ratio is 1 at the largest depth, or in some variant."""
+    """Judge whether the ratio is 1 at the largest depth, or in some variant."""
     depths = STEP_SIZES[evidence.size].depths
+    deep = depths[-1]
     x = unit(evidence)
     by_depth = {f"L = {L}": change_ratio(evidence, L) for L in depths}
     exact = ", ".join(f"{formula(x, L, 'relu', 1.0):.3f}" for L in depths)
     *_, (at, last) = by_depth.items()
-    variants = {
-        f"{name}, T = {T:g} ({formula(x, depths[-1], name, T):.3f} by the kernels)": change_ratio(
-            evidence, depths[-1], name, T
-        )
-        for name, T in VARIANTS
-    }
-    variants["twice the width"] = change_ratio(evidence, depths[-1], more=2)
+    variants: dict[str, Interval] = {}
+    for name, T in VARIANTS:
+        variant = f"{name}, T = {T:g} ({formula(x, deep, name, T):.3f} by the kernels)"
+        variants[variant] = change_ratio(evidence, deep, name, T)
+    variants["twice the width"] = change_ratio(evidence, deep, more=2)
     verdict, condition = rescued(
         near(last, 1.0), {name: near(value, 1.0) for name, value in variants.items()}
     )
@@ -139,13 +138,22 @@ FIRST_STEP = (
 # ---- The limit of training: Props. 7 and 8, Eq. 5, Definition 1 and Theorem 1 (Section 4.2,
 # Appendices F and G)
 
-RATE = -0.5  # of outputs: what is claimed is 1/L for mean squares
+# The exponent of outputs: what is claimed is 1/L for mean squares.
+RATE = -0.5
 
 
 @dataclass(frozen=True)
 class Counts:
-    """Networks, their width, solutions, their particles, samples, depths; ``same`` networks and
-    solutions where the two are to be the same, which takes more of them than to tell two apart."""
+    """How many networks and solutions are compared, and how large they are.
+
+    Attributes:
+        networks: trained networks. width: their width.
+        solutions: solutions of Definition 1 or Eq. 5. particles: the particles of each.
+        samples: online steps.
+        depths: depths of networks and solutions.
+        same: networks, and solutions, where the two are to agree: to show that takes more of them
+            than to show a difference.
+    """
 
     networks: int
     width: int
@@ -174,9 +182,9 @@ def solved(
     more: int = 1,
     same: bool = False,
 ) -> Tensor:
-    """Outputs [solutions / 2, K] of Definition 1 or of Eq. 5."""
+    """Return outputs [solutions / 2, K] of Definition 1 or of Eq. 5."""
     counts = SIZES[evidence.size]
-    (x, y) = signed(evidence, SIZES[evidence.size].samples)
+    x, y = signed(evidence, counts.samples)
     seed = derive(evidence.seed, "claim", "solutions", L) >> 1
     count = counts.same if same else counts.solutions
     return solutions(
@@ -195,9 +203,9 @@ def trained(
     more: int = 1,
     same: bool = False,
 ) -> Tensor:
-    """Outputs [networks, K] of wide networks."""
+    """Return outputs [networks, K] of wide networks."""
     counts = SIZES[evidence.size]
-    (x, y) = signed(evidence, SIZES[evidence.size].samples)
+    x, y = signed(evidence, counts.samples)
     seed = derive(evidence.seed, "claim", feedback, L)
     width = more * counts.width
     count = counts.same if same else counts.networks
@@ -207,8 +215,9 @@ def trained(
 
 
 def judge_at_depth(base: dict[str, Interval], variants: dict[str, Interval]) -> Judged:
-    """Whether a prediction agrees with networks at every finite depth; ``variants`` are tried where
-    it does not.
+    """Judge whether a prediction agrees with networks at every finite depth.
+
+    Where it does not, agreement in one of the ``variants`` is the condition.
     """
     worst = max(base.values(), key=lambda apart: apart.value)
     verdict = together(near(apart) for apart in base.values())
@@ -218,36 +227,34 @@ def judge_at_depth(base: dict[str, Interval], variants: dict[str, Interval]) -> 
 
 
 def _equation_5(evidence: Evidence) -> Judged:
-    L = SIZES[evidence.size].depths[-2]
+    depths = SIZES[evidence.size].depths
+    middle = depths[-2]
 
     def apart(L: int, eta_c: float = ETA_C, name: Activation = "relu", more: int = 1) -> Interval:
         prediction = solved(evidence, L, eq5=True, eta_c=eta_c, name=name, more=more)
-        return distance(
-            prediction, trained(evidence, L, "shared", eta_c=eta_c, name=name, more=more)
-        )
+        networks = trained(evidence, L, "shared", eta_c=eta_c, name=name, more=more)
+        return distance(prediction, networks)
 
+    of_identity = apart(middle, name="identity", eta_c=ETA_C / 4)
     variants = {
-        f"twice the particles and the width, L = {L}": apart(L, more=2),
-        f"a quarter of eta_c, L = {L}": apart(L, eta_c=ETA_C / 4),
-        f"tanh, L = {L}": apart(L, name="tanh"),
-        f"identity (the case of Appendix F) at a quarter of eta_c, L = {L}": apart(
-            L, name="identity", eta_c=ETA_C / 4
-        ),
+        f"twice the particles and the width, L = {middle}": apart(middle, more=2),
+        f"a quarter of eta_c, L = {middle}": apart(middle, eta_c=ETA_C / 4),
+        f"tanh, L = {middle}": apart(middle, name="tanh"),
+        f"identity (the case of Appendix F) at a quarter of eta_c, L = {middle}": of_identity,
     }
-    return judge_at_depth(
-        {f"L = {depth}": apart(depth) for depth in SIZES[evidence.size].depths}, variants
-    )
+    return judge_at_depth({f"L = {L}": apart(L) for L in depths}, variants)
 
 
 def _vanishing(evidence: Evidence) -> Judged:
     depths = SIZES[evidence.size].depths
-    paired = []
-    sizes = dict[str, Interval]()
+    differences: list[Tensor] = []
+    sizes: dict[str, Interval] = {}
     for L in depths:
         without = solved(evidence, L, eq5=False)
-        paired.append(solved(evidence, L, eq5=True) - without)
-        sizes[f"L = {L}"] = relative(paired[-1], without)
-    fall = interval(lambda r: log_slope(depths, systematic(r)), torch.stack(paired, 1))
+        difference = solved(evidence, L, eq5=True) - without
+        differences.append(difference)
+        sizes[f"L = {L}"] = relative(difference, without)
+    fall = interval(lambda r: log_slope(depths, systematic(r)), torch.stack(differences, 1))
     reading = (
         f"It moves outputs by {itemised(sizes)}, relative, which goes as L^{fall}. What it leaves "
         "out: "
@@ -267,45 +274,49 @@ def _decoupled(evidence: Evidence) -> Judged:
 
 
 def falling(depths: tuple[int, ...], first: list[Tensor], second: list[Tensor]) -> Interval:
-    """The exponent in depth of the distance between groups, depth by depth."""
+    """Return the exponent in depth of the distance between two groups at each depth."""
     count = len(depths)
 
     def slope(*groups: Tensor) -> Tensor:
-        pairs = zip(groups[:count], groups[count:], strict=True)
-        gaps = [
-            squared_apart(a, b).clamp_min(1e-12).sqrt() / b.mean(0).square().mean().sqrt()
-            for a, b in pairs
-        ]
+        gaps = []
+        for a, b in zip(groups[:count], groups[count:], strict=True):
+            apart = squared_apart(a, b).clamp_min(1e-12).sqrt()
+            gaps.append(apart / b.mean(0).square().mean().sqrt())
         return log_slope(depths, torch.stack(gaps))
 
     return interval(slope, *first, *second)
 
 
 def _theorem(evidence: Evidence) -> Judged:
-    """Whether the distance vanishes with depth: near at the largest depth; or far there and not
-    falling.
+    """Judge whether the distance vanishes with depth.
+
+    It holds where the distance is near zero at the largest depth, and fails where it is far there
+    and does not fall.
     """
     depths = SIZES[evidence.size].depths
-    first = [solved(evidence, L, eq5=False) for L in depths]
-    second = [trained(evidence, L, "shared") for L in depths]
-    distances = {f"L = {L}": distance(a, b) for L, a, b in zip(depths, first, second, strict=True)}
-    last = distances[f"L = {depths[-1]}"]
-    fall = falling(depths, first, second)
+    deep = depths[-1]
+    predictions = [solved(evidence, L, eq5=False) for L in depths]
+    networks = [trained(evidence, L, "shared") for L in depths]
+    distances: dict[str, Interval] = {}
+    for L, predicted, measured in zip(depths, predictions, networks, strict=True):
+        distances[f"L = {L}"] = distance(predicted, measured)
+    last = distances[f"L = {deep}"]
+    fall = falling(depths, predictions, networks)
 
-    def deepest(feedback: Feedback, name: Activation = "relu", eta_c: float = ETA_C) -> Interval:
-        prediction = solved(evidence, depths[-1], eq5=False, name=name, eta_c=eta_c)
-        return distance(prediction, trained(evidence, depths[-1], feedback, name=name, eta_c=eta_c))
+    def at_deep(feedback: Feedback, name: Activation = "relu", eta_c: float = ETA_C) -> Interval:
+        prediction = solved(evidence, deep, eq5=False, name=name, eta_c=eta_c)
+        return distance(prediction, trained(evidence, deep, feedback, name=name, eta_c=eta_c))
 
     variants = {
-        "tanh": deepest("shared", "tanh"),
-        "a quarter of eta_c": deepest("shared", eta_c=ETA_C / 4),
+        "tanh": at_deep("shared", "tanh"),
+        "a quarter of eta_c": at_deep("shared", eta_c=ETA_C / 4),
     }
     reading = (
         f"Relative distance: {itemised(distances)}; it goes as L^{fall}. At the largest depth: "
-        f"{itemised(variants)}; "
+        f"{itemised(variants)}; decoupled networks {at_deep('independent')}."
     )
-    reading += f"decoupled networks {deepest('independent')}."
     verdict = near(last)
+    # Far at the largest depth, but falling: it may vanish beyond.
     if verdict == ClaimVerdict.FAILS and fall.low < RATE + FASTER:
         verdict = ClaimVerdict.UNDECIDED
     verdict, condition = rescued(verdict, {name: near(apart) for name, apart in variants.items()})

@@ -1,5 +1,6 @@
-"""Claims of Figs. 1 to 3: pre- or post-activation, the horizon, what size buys, and rates of
-convergence.
+"""Claims of Figs. 1 to 3.
+
+They are about pre- or post-activation, the horizon, what size buys, and rates of convergence.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from torch import Tensor
 from nfd.core import interval, mean, squared_distances
 from nfd.paper.claims.claim import (
     Claim,
+    ClaimVerdict,
     Evidence,
     Judged,
     above,
@@ -23,7 +25,7 @@ from nfd.paper.claims.claim import (
     inside,
     known,
     no_number,
-    power_said,
+    power_in_words,
     rescued,
     undecided,
 )
@@ -32,7 +34,8 @@ from nfd.paper.figures.figure import Runs
 from nfd.paper.figures.panels import difference
 from nfd.runs import upset_in
 
-_MODERATE = 2.0  # the horizon up to which the paper's "moderate" is taken here
+# The horizon up to which the paper's "moderate" is taken here.
+_MODERATE = 2.0
 
 
 def _advantage(evidence: Evidence, metric: str) -> Judged:
@@ -54,8 +57,9 @@ def _budget(evidence: Evidence) -> tuple[str, ...]:
 
 
 def _steadier(evidence: Evidence) -> Judged:
-    """By the test loss at the end; the curves before it are the condition, if they alone vary
-    less.
+    """Judge by the variance of the test loss at the end of training.
+
+    The condition is that only training losses before the end vary less.
     """
     runs = evidence.part("1", "training")
     end = figure1.variance_ratio(runs)
@@ -66,148 +70,141 @@ def _steadier(evidence: Evidence) -> Judged:
         "the first step": losses[:, 0],
         "the second half of training": losses[:, losses.shape[1] // 2 :].mean(1),
     }
-    before = {
-        name: ratio
-        for name, loss in moments.items()
-        if known(ratio := figure1.variances(runs, loss))
-    }
-    times = ", ".join(
-        f"{math.exp(ratio.value):.2g} times in {name}" for name, ratio in before.items()
-    )
-    verdict, condition = rescued(
-        inside(end, 0.0, math.inf),
-        {f"in {name}": inside(ratio, 0.0, math.inf) for name, ratio in before.items()},
-    )
+    times: list[str] = []
+    variants: dict[str, ClaimVerdict] = {}
+    for name, loss in moments.items():
+        ratio = figure1.variances(runs, loss)
+        if known(ratio):
+            times.append(f"{math.exp(ratio.value):.2g} times in {name}")
+            variants[f"in {name}"] = inside(ratio, 0.0, math.inf)
+    verdict, condition = rescued(inside(end, 0.0, math.inf), variants)
     reading = (
         f"The variance of the test loss over {_seeds(runs)} seeds is {math.exp(end.value):.2g} "
-        f"times that of pre-activation; of training losses {times or 'unknown'}.{condition}"
+        "times that of pre-activation; of training losses "
+        f"{', '.join(times) or 'unknown'}.{condition}"
     )
     return replace(above(end, 0.0, reading, *_budget(evidence), *moments), verdict=verdict)
 
 
 def _moderate(evidence: Evidence, metric: str) -> Judged:
-    """From the smallest horizon that is at least 1 to the next."""
+    """Judge the step from the smallest horizon that is at least 1 to the next."""
     runs = evidence.runs["2"]["horizon"]
-    first, second = [T for T in sorted(runs.values("horizon")) if T >= 1][:2]
-    some = [runs.where(horizon=T) for T in (first, second)]
-    if not any(r.status == "done" for r in (*some[0], *some[1])):
+    horizons = sorted(runs.values("horizon"))
+    first, second, *_ = (T for T in horizons if T >= 1)
+    both = [*runs.where(horizon=first), *runs.where(horizon=second)]
+    if not any(record.status == "done" for record in both):
         return no_number(runs, "horizon", "T =")
     change = figure2.gain(runs, first, second, evidence.classes, metric)
     best = figure2.best(runs, metric)
-    lowest = (
-        "some networks diverged at every T" if math.isnan(best) else f"it is lowest at T = {best:g}"
+    lowest = f"it is lowest at T = {best:g}"
+    if math.isnan(best):
+        lowest = "some networks diverged at every T"
+    reading = (
+        f"The {_named(metric)} changes by {change} nats from T = {first:g} to {second:g}; {lowest}."
     )
-    return below(
-        change,
-        0.0,
-        f"The {_named(metric)} changes by {change} nats from T = {first:g} to {second:g}; "
-        f"{lowest}.",
-        f"horizons {', '.join(f'{T:g}' for T in sorted(runs.values('horizon')))}",
-    )
+    return below(change, 0.0, reading, f"horizons {', '.join(f'{T:g}' for T in horizons)}")
 
 
 def _excessive(evidence: Evidence) -> Judged:
-    """The largest horizon against the best smaller one, which is chosen without the seed that is
-    compared.
+    """Judge the largest horizon against the best smaller one.
+
+    For each seed the best one is chosen by the other seeds.
     """
     runs = evidence.part("2", "horizon", "large")
     if all(r.status == "diverged" for r in runs):
         return no_number(runs, "horizon", "T =")
     losses = {T: s.clamp(max=math.log(evidence.classes)) for T, s in figure2.scores(runs).items()}
     *smaller, largest = sorted(losses)
-    lost = torch.stack(
-        [
-            losses[largest][k] - losses[_best_without(losses, smaller, k)][k]
-            for k in range(_seeds(runs))
-        ]
-    )
-    apart = mean(lost)
-    beside = "".join(
-        f"; {difference(losses[T], losses[largest])} against T = {T:g}"
-        for T in smaller
-        if 1 <= T <= _MODERATE
-    )
+    above_best: list[Tensor] = []
+    for seed in range(_seeds(runs)):
+        best = _best_without(losses, smaller, seed)
+        above_best.append(losses[largest][seed] - losses[best][seed])
+    apart = mean(torch.stack(above_best))
+    reading = f"At T = {largest:g} the test loss is {apart} nats above that of the best smaller T"
+    for T in smaller:
+        if 1 <= T <= _MODERATE:
+            reading += f"; {difference(losses[T], losses[largest])} against T = {T:g}"
     config = runs.configs[0]
     passes = config.steps * config.batch / len(evidence.dataset.train)
-    return above(
-        apart,
-        0.0,
-        f"At T = {largest:g} the test loss is {apart} nats above that of the best smaller "
-        f"T{beside}.",
-        f"{passes:.2g} passes over the images: longer training was not tried",
-    )
+    tried = f"{passes:.2g} passes over the images: longer training was not tried"
+    return above(apart, 0.0, f"{reading}.", tried)
 
 
 def _best_without(losses: dict[float, Tensor], horizons: list[float], seed: int) -> float:
-    rest = [k for k in range(len(losses[horizons[0]])) if k != seed]
-    return min(horizons, key=lambda T: float(losses[T][rest].mean()))
+    """Return the horizon with the lowest mean loss of all seeds but one."""
+    kept = [k for k in range(len(losses[horizons[0]])) if k != seed]
+    return min(horizons, key=lambda T: float(losses[T][kept].mean()))
 
 
 def _unstable_horizon(evidence: Evidence) -> Judged:
     runs = evidence.runs["2"]["both"]
     horizons = sorted(runs.values("horizon"))
-    every = ", ".join(f"{_upset(runs.where(horizon=T)).mean():.0%} at {T:g}" for T in horizons)
+    shares = ", ".join(f"{_upset(runs.where(horizon=T)).mean():.0%} at {T:g}" for T in horizons)
     return _more_upset(
         runs.where(horizon=horizons[-1]),
         runs.where(horizon=horizons[0]),
         f"T = {horizons[-1]:g}",
         f"T = {horizons[0]:g}",
-        f"every T: {every}",
+        f"every T: {shares}",
     )
 
 
 def _unstable_depth(evidence: Evidence) -> Judged:
     runs = evidence.runs["2"]["both"]
     depths = sorted(runs.values("depth"))
-    every = " and ".join(
-        f"{_upset(runs.where(depth=L)).mean():.0%} at depth {L}" for L in (depths[0], depths[-1])
-    )
+    shallow = depths[0]
+    deep = depths[-1]
+    of_shallow = _upset(runs.where(depth=shallow)).mean()
+    of_deep = _upset(runs.where(depth=deep)).mean()
+    shares = f"{of_shallow:.0%} at depth {shallow} and {of_deep:.0%} at depth {deep}"
     moderate = Runs([r for r in runs if r.config["horizon"] <= _MODERATE])
     return _more_upset(
-        moderate.where(depth=depths[-1]),
-        moderate.where(depth=depths[0]),
-        f"depth {depths[-1]}",
-        f"depth {depths[0]}",
-        f"every T up to the largest: {every}",
+        moderate.where(depth=deep),
+        moderate.where(depth=shallow),
+        f"depth {deep}",
+        f"depth {shallow}",
+        f"every T up to the largest: {shares}",
         "depths up to 256 under tuned rates: docs/sweeps.md",
     )
 
 
-def _more_upset(many: Runs, few: Runs, name: str, other: str, *tried: str) -> Judged:
-    """Whether a larger share of networks is upset; one share for each seed."""
-    shares = torch.stack([_upset(many), _upset(few)], 1)
+def _more_upset(large: Runs, small: Runs, large_name: str, small_name: str, *tried: str) -> Judged:
+    """Judge whether a larger share of the first networks is upset; one share for each seed."""
+    shares = torch.stack([_upset(large), _upset(small)], 1)
     more = interval(lambda s: (s[:, 0] - s[:, 1]).mean(), shares)
-    compared = (
-        f"{shares[:, 0].mean():.0%} of networks at {name}, {shares[:, 1].mean():.0%} at {other}"
+    of_large, of_small = shares.mean(0)
+    reading = (
+        f"Diverged or doubled its loss: {of_large:.0%} of networks at {large_name}, "
+        f"{of_small:.0%} at {small_name}, over {len(shares)} seeds."
     )
-    reading = f"Diverged or doubled its loss: {compared}, over {len(shares)} seeds."
     if bool((shares == 1).all()):
         return undecided(f"{reading} There can be no more.")
     return above(more, 0.0, reading, *tried)
 
 
 def _upset(runs: Runs) -> Tensor:
-    return torch.tensor(
-        [sum(upset_in(r) for r in some) / len(some) for some in runs.by("seed").values()]
-    ).double()
+    """Return the share of networks that diverged or doubled their loss, by seed."""
+    shares = []
+    for some in runs.by("seed").values():
+        count = sum(upset_in(record) for record in some)
+        shares.append(count / len(some))
+    return torch.tensor(shares).double()
 
 
 def _depth_helps(evidence: Evidence) -> Judged:
     runs = evidence.part("2", "both", "depth").where(horizon=1.0)
     first, second, *_ = sorted(runs.values("depth"))
-    change = difference(*(runs.where(depth=L).metric("test_loss") for L in (first, second)))
+    of_first = runs.where(depth=first).metric("test_loss")
+    of_second = runs.where(depth=second).metric("test_loss")
+    change = difference(of_first, of_second)
     if not known(change):
         return no_number(runs, "depth", "depth")
-    return below(
-        change,
-        0.0,
-        f"The test loss changes by {change} nats from depth {first} to {second} at T = 1.",
-        "T = 1 alone",
-    )
+    reading = f"The test loss changes by {change} nats from depth {first} to {second} at T = 1."
+    return below(change, 0.0, reading, "T = 1 alone")
 
 
 def _saturates(evidence: Evidence, axis: str, other: str) -> Judged:
-    """The gain of the last doubling of a size minus that of the first, in test loss."""
+    """Judge the gain of the last doubling of a size minus that of the first, in test loss."""
     real = evidence.part("3", "real", axis)
     runs = real.where(**{other: max(real.values(other))})
     sizes = sorted(runs.values(axis))
@@ -227,19 +224,17 @@ def _saturates(evidence: Evidence, axis: str, other: str) -> Judged:
     )
     if not first.low > 0:
         return undecided(f"{reading} There is no first gain to compare with.")
-    return below(
-        mean(gains[:, -1] - gains[:, 0]), 0.0, reading, "the law of size on digits: nfd scaling-law"
-    )
+    change = mean(gains[:, -1] - gains[:, 0])
+    return below(change, 0.0, reading, "the law of size on digits: nfd scaling-law")
 
 
 def _at_the_rate_of(smallest: Runs, runs: Runs) -> Runs:
-    """Those at the rate that is best for the training loss of the smallest networks."""
-    rates = smallest.by("eta_c")
-    if len(rates) == 1:
+    """Return those at the learning rate that is best for the smallest networks' training loss."""
+    by_rate = smallest.by("eta_c")
+    if len(by_rate) == 1:
         return runs
-    return runs.where(
-        eta_c=min(rates, key=lambda eta_c: float(rates[eta_c].metric("train_loss").mean()))
-    )
+    losses = {eta_c: float(some.metric("train_loss").mean()) for eta_c, some in by_rate.items()}
+    return runs.where(eta_c=min(losses, key=lambda eta_c: losses[eta_c]))
 
 
 def _named(metric: str) -> str:
@@ -341,24 +336,23 @@ SHAPE = (
 
 # ---- Claims on rates of convergence to the limit while training (Theorem 1, Fig. 3)
 
-_SAME = 0.5  # exponents that differ by less are called the same
+# Exponents that differ by less are called the same.
+_SAME = 0.5
 
 
 def _error_in_width(evidence: Evidence) -> Judged:
-    real, limit = (evidence.runs["3"][part] for part in ("real", "limit"))
+    real = evidence.runs["3"]["real"]
+    limit = evidence.runs["3"]["limit"]
     slopes = {L: figure3.width_slope(real, limit, L) for L in sorted(real.values("depth"))}
-    powers = "; ".join(f"{power_said('n', power)} at depth {L}" for L, power in slopes.items())
-    return as_fast_as(
-        list(slopes.values())[-1],
-        -1.0,
-        f"The mean square goes as {powers}.",
-        "every depth of the figure",
-    )
+    powers = "; ".join(f"{power_in_words('n', power)} at depth {L}" for L, power in slopes.items())
+    *_, of_deepest = slopes.values()
+    reading = f"The mean square goes as {powers}."
+    return as_fast_as(of_deepest, -1.0, reading, "every depth of the figure")
 
 
 def _error_in_depth(evidence: Evidence) -> Judged:
     power = figure3.depth_slope(evidence.runs["3"]["limit"])
-    measured = f"The mean square of very wide networks goes as {power_said('L', power)}"
+    measured = f"The mean square of very wide networks goes as {power_in_words('L', power)}"
     reading = f"{measured}; O(1/L) is a bound that need not be reached."
     return as_fast_as(
         power, -1.0, reading, "particles and independent feedback: docs/two-limits.md"
@@ -366,35 +360,36 @@ def _error_in_depth(evidence: Evidence) -> Judged:
 
 
 def _uniform(evidence: Evidence) -> Judged:
-    """Whether the rate in width is the same at the largest and at the smallest depth."""
-    real, limit = (evidence.runs["3"][part] for part in ("real", "limit"))
+    """Judge whether the rate in width is the same at the largest and at the smallest depth."""
+    real = evidence.runs["3"]["real"]
+    limit = evidence.runs["3"]["limit"]
     depths = sorted(real.values("depth"))
-    ends = [figure3.width_squares(real, limit, L) for L in (depths[0], depths[-1])]
-    widths = ends[0][0]
-    runs = torch.stack([end[1] for end in ends], 1)
-    limits = torch.stack([end[2] for end in ends], 1)
-    powers = [figure3.width_slope(real, limit, L) for L in (depths[0], depths[-1])]
-    numbers = " and ".join(
-        f"{power_said('n', p)} at depth {L}"
-        for p, L in zip(powers, (depths[0], depths[-1]), strict=True)
+    shallow = depths[0]
+    deep = depths[-1]
+    widths, runs_0, limit_0 = figure3.width_squares(real, limit, shallow)
+    _, runs_1, limit_1 = figure3.width_squares(real, limit, deep)
+    power_0 = figure3.width_slope(real, limit, shallow)
+    power_1 = figure3.width_slope(real, limit, deep)
+    reading = (
+        f"The mean square goes as {power_in_words('n', power_0)} at depth {shallow} and "
+        f"{power_in_words('n', power_1)} at depth {deep}."
     )
-    reading = f"The mean square goes as {numbers}."
-    resolved = [set(figure3.resolved(squared_distances, *end[1:])) for end in ends]
-    kept = sorted(resolved[0] & resolved[1])
-    if not all(map(known, powers)) or len(kept) < 2:
+    resolved_0 = figure3.resolved(squared_distances, runs_0, limit_0)
+    resolved_1 = figure3.resolved(squared_distances, runs_1, limit_1)
+    kept = sorted(set(resolved_0) & set(resolved_1))
+    if not known(power_0) or not known(power_1) or len(kept) < 2:
         return undecided(
             f"{reading} Elsewhere networks diverged, or are as near to the limit as it is known."
         )
     widths = [widths[k] for k in kept]
-    runs = runs[:, :, kept]
-    change = interval(
-        lambda r, e: (
-            figure3.squares_slope(widths, r[:, 1], e[:, 1])
-            - figure3.squares_slope(widths, r[:, 0], e[:, 0])
-        ),
-        runs,
-        limits,
-    )
+
+    def of_deep_minus_shallow(runs: Tensor, limits: Tensor) -> Tensor:
+        of_shallow = figure3.squares_slope(widths, runs[:, 0], limits[:, 0])
+        return figure3.squares_slope(widths, runs[:, 1], limits[:, 1]) - of_shallow
+
+    runs = torch.stack([runs_0, runs_1], 1)[:, :, kept]
+    limits = torch.stack([limit_0, limit_1], 1)
+    change = interval(of_deep_minus_shallow, runs, limits)
     return between(
         change,
         -_SAME,

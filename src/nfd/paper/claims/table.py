@@ -1,5 +1,6 @@
-"""The table of claims: every statement judged, from the runs of the figures, of more networks, and
-new computations.
+"""The table of claims, and what they are judged by.
+
+That is runs of the figures, runs of more networks, and new computations.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from nfd.paper.figures import FIGURES
 from nfd.paper.figures.figure import Figure, Parts, Settings, dataset_for, trained
 from nfd.paper.settings import FigureConfig, Preset
 
-# The runs that claims need beside those of the figures. A part named 4-gains has more seeds, or
-# longer training, than the part of Figure 4 that would judge the claim otherwise (Evidence.part):
-# what the panel shows leaves it undecided.
+# The runs that claims need beside those of the figures. A part named 4-gains has more seeds or
+# steps than the part of Figure 4 that it stands for (Evidence.part), which leaves the claim
+# undecided.
 
 
 _RATES = [0.1768, 0.25, 0.3536, 0.5, 0.7071, 1.0, 1.414, 2.0, 2.828, 4.0, 5.657]
@@ -183,7 +184,8 @@ RUNS = Figure("claims", "What claims need beside the figures", PARTS, lambda run
 # ---- The table of claims: every statement judged, from the runs of the figures and new
 # computations
 
-CLAIMS: tuple[Claim, ...] = (  # in the order of the text
+# In the order of the text.
+CLAIMS: tuple[Claim, ...] = (
     *theory.REGIMES,
     *untrained.POST_ACTIVATION,
     *untrained.FORWARD,
@@ -202,28 +204,34 @@ CLAIMS: tuple[Claim, ...] = (  # in the order of the text
 
 
 def evidence_for(config: FigureConfig, sweep: Sweep, say: Callable[..., object]) -> Evidence:
-    """The runs of every figure, trained where a claim first reads them; ``say`` gets how many there
-    are to train.
+    """Return the runs of every figure, trained where a claim first reads them.
+
+    ``say`` gets how many there are to train.
     """
-    runs = {
-        number: PartsAtNeed(figure.parts[config.size], partial(trained, figure, config, sweep, say))
-        for number, figure in {**FIGURES, "claims": RUNS}.items()
-    }
+    runs: dict[str, PartsAtNeed] = {}
+    for number, figure in {**FIGURES, "claims": RUNS}.items():
+        train = partial(trained, figure, config, sweep, say)
+        runs[number] = PartsAtNeed(figure.parts[config.size], train)
     return Evidence(config.size, dataset_for(config), config.seed, runs)
 
 
 def chosen(names: Sequence[str]) -> list[Claim]:
-    """The claims with these ids, ids that begin so, or figures (``fig5``), in the order of the
-    text; all for none.
+    """Return the claims with these names, in the order of the text; without names, all.
+
+    A name is an id, its beginning, or a figure such as ``fig5``.
     """
-    return [claim for claim in CLAIMS if not names or any(_is_named(claim, name) for name in names)]
+    if not names:
+        return list(CLAIMS)
+    return [claim for claim in CLAIMS if any(_is_named(claim, name) for name in names)]
 
 
 def ids_of(figure: str) -> list[str]:
-    """The ids of the claims about a figure, such as "figure-5"."""
+    """Return the ids of the claims about a figure, such as "figure-5"."""
     return [claim.id for claim in CLAIMS if figure_of(claim.id, claim.source) == figure]
 
 
 def _is_named(claim: Claim, name: str) -> bool:
+    if f"{claim.id}-".startswith(f"{name}-"):
+        return True
     figure = figure_of(claim.id, claim.source)
-    return f"{claim.id}-".startswith(f"{name}-") or (figure is not None and only_of(figure) == name)
+    return figure is not None and only_of(figure) == name

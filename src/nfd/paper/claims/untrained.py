@@ -1,5 +1,6 @@
-"""Untrained networks: orders of activation, the first forward and backward pass, two-layer blocks
-(Sections 3 to 5).
+"""Claims on untrained networks (Sections 3 to 5).
+
+They are about orders of activation, the first forward and backward pass, and two-layer blocks.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ POST_SIZES: dict[Preset, PostCounts] = {
 
 @lru_cache(maxsize=16)
 def _features(evidence: Evidence, order: Order, name: Activation, horizon: float = 1.0) -> Tensor:
-    """``h_L`` [R, depths, n] of independent networks of every depth."""
+    """Return ``h_L`` [R, depths, n] of independent networks of every depth."""
     counts = POST_SIZES[evidence.size]
     x = unit(evidence).float()
 
@@ -90,7 +91,7 @@ def _features(evidence: Evidence, order: Order, name: Activation, horizon: float
 
 
 def bound(T: float, L: int, n: int) -> float:
-    """The bound of Prop. 1 for relu and ``|x|^2 = d``."""
+    """Return the bound of Prop. 1 for relu and ``|x|^2 = d``."""
     return C_1 * (1 + C_1 * math.sqrt(T / (L * n))) ** L
 
 
@@ -110,27 +111,34 @@ def _bound(evidence: Evidence) -> Judged:
 
 
 def grows(power: Interval) -> ClaimVerdict:
-    """Whether an exponent is above ``FLAT``."""
+    """Judge whether an exponent is above ``FLAT``."""
     return inside(power, FLAT, math.inf)
 
 
 def dominant(name: Activation) -> bool:
-    """Whether ``E phi(w x) >= c |x|`` with c > 0, or ``>= c > 0``, for x from 1e-3 to 1e3."""
-    means = []
-    for x in (1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0, 1e3):
-        value = gaussian_mean(lambda z, x=x: activation(name).phi(x * z), x * x)  # type: ignore[misc]
-        means.append((x, float(value)))
-    return all(value > 0.01 * x for x, value in means) or all(value > 0.01 for _, value in means)
+    """Return whether ``E phi(w x)`` is at least ``c |x|``, or at least c, with c > 0.
+
+    Both are tried at x from 1e-3 to 1e3, with c = 0.01.
+    """
+    phi = activation(name).phi
+
+    def mean_of_phi(x: float) -> float:
+        return float(gaussian_mean(lambda z: phi(x * z), x * x))
+
+    means = {x: mean_of_phi(x) for x in (1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0, 1e3)}
+    is_linear = all(value > 0.01 * x for x, value in means.items())
+    return is_linear or all(value > 0.01 for value in means.values())
 
 
 def _debate(evidence: Evidence) -> Judged:
-    """Whether post-activation features grow with depth and pre-activation ones do not, or do at T =
-    4.
+    """Judge whether post-activation features grow with depth and pre-activation ones do not.
+
+    The condition is that they do so at T = 4 only.
     """
-    (post, pre), (post_4, pre_4) = (
-        [_growth(evidence, order, "relu", horizon) for order in ("post", "pre")]
-        for horizon in (1.0, 4.0)
-    )
+    post = _growth(evidence, "post", "relu")
+    pre = _growth(evidence, "pre", "relu")
+    post_4 = _growth(evidence, "post", "relu", horizon=4.0)
+    pre_4 = _growth(evidence, "pre", "relu", horizon=4.0)
     reading = (
         f"RMS of h_L grows as L^p: post-activation p = {post}, pre-activation p = {pre}; T = 4: "
         f"{post_4} and {pre_4}."
@@ -142,16 +150,17 @@ def _debate(evidence: Evidence) -> Judged:
 
 
 def _common(evidence: Evidence) -> Judged:
-    """Whether the activations that Prop. 1 covers make post-activation networks grow; the others
-    are reported.
+    """Judge whether post-activation networks grow with the activations that Prop. 1 covers.
+
+    What networks with other activations do is reported.
     """
     names: tuple[Activation, ...] = ("relu", "gelu", "tanh", "erf")
     exponents: dict[str, Interval] = {name: _growth(evidence, "post", name) for name in names}
     covered: dict[str, Interval] = {name: exponents[name] for name in names if dominant(name)}
-    others = {name: value for name, value in exponents.items() if name not in covered}
-    growing = [name for name, value in others.items() if grows(value) == ClaimVerdict.HOLDS]
+    beyond = {name: value for name, value in exponents.items() if name not in covered}
+    growing = [name for name, value in beyond.items() if grows(value) == ClaimVerdict.HOLDS]
     reading = f"Exponents of the RMS of h_L where Prop. 1 covers phi: {itemised(covered)}."
-    reading += f" Beyond it: {itemised(others)}; of these grow: {', '.join(growing) or 'none'}."
+    reading += f" Beyond it: {itemised(beyond)}; of these grow: {', '.join(growing) or 'none'}."
     lowest = min(covered.values(), key=lambda value: value.low)
     return Judged(
         lowest, together(grows(value) for value in covered.values()), reading, tuple(exponents)
@@ -159,6 +168,7 @@ def _common(evidence: Evidence) -> Judged:
 
 
 def _growth(evidence: Evidence, order: Order, name: Activation, horizon: float = 1.0) -> Interval:
+    """Return the exponent in L of the RMS of ``h_L``."""
     sizes = _features(evidence, order, name, horizon).square().mean(-1).sqrt()
     return exponent(POST_SIZES[evidence.size].depths, sizes)
 
@@ -199,13 +209,20 @@ POST_ACTIVATION = (
 
 # ---- The first forward pass and its limit (Props. 2, 3 and 9, Sections 3.2 and 3.3, Appendix C.1)
 
-RATE = -1.0  # of mean squares
+# The exponent of mean squares.
+RATE = -1.0
 
 
 @dataclass(frozen=True)
 class ForwardCounts:
-    """Networks on one Brownian path and their depths; networks for coordinates; for covariances,
-    and their width; draws in law for the order of limits and for tails."""
+    """How many networks each measurement of the first forward pass takes.
+
+    Attributes:
+        path: networks on one Brownian path. depths: their depths.
+        coordinates: networks that are compared with particles.
+        covariance: networks whose second moments are measured. width: their width.
+        draws: draws in law for the order of limits and for tails.
+    """
 
     path: int
     depths: tuple[int, ...]
@@ -225,21 +242,26 @@ ACTIVATIONS: tuple[Activation, ...] = ("relu", "tanh")
 
 @lru_cache(maxsize=8)
 def path_errors(evidence: Evidence, name: Activation) -> tuple[tuple[int, ...], Tensor, Tensor]:
-    """Depths, and mean squares [R, depths] of ``h_L`` and ``g_0`` against networks twice as deep on
-    the same path.
+    """Return depths, and mean squares [R, depths] of ``h_L`` and of ``g_0``.
+
+    They are minus those of networks twice as deep on the same Brownian path.
     """
     counts = FORWARD_SIZES[evidence.size]
     x = rows(evidence, 2).float()
-    own_seeds = seeds(evidence, f"path-{name}", counts.path)
-    errors = [errors_in_depth(x, name, 64, seed, counts.depths) for seed in own_seeds]
-    h, g = (torch.stack(part) for part in zip(*errors, strict=True))
-    return counts.depths, h, g
+    of_h = []
+    of_g = []
+    for seed in seeds(evidence, f"path-{name}", counts.path):
+        h, g = errors_in_depth(x, name, 64, seed, counts.depths)
+        of_h.append(h)
+        of_g.append(g)
+    return counts.depths, torch.stack(of_h), torch.stack(of_g)
 
 
 @lru_cache(maxsize=8)
 def coordinate_errors(evidence: Evidence, name: Activation) -> tuple[list[int], Tensor]:
-    """Widths, and mean squares [R, widths, 2] of ``h_L`` and ``g_0`` minus their particles
-    (``nfd.meters.start``).
+    """Return widths, and mean squares [R, widths, 2] of ``h_L`` and ``g_0`` minus their particles.
+
+    ``nfd.paper.streams.at_start`` says what the particles are.
     """
     widths = [16, 64, 256] if evidence.size != "smoke" else [16, 32]
     x = unit(evidence)
@@ -256,15 +278,18 @@ def coordinate_errors(evidence: Evidence, name: Activation) -> tuple[list[int], 
 def judge_rates(
     required: dict[str, Interval], besides: dict[str, Interval] | None = None
 ) -> Judged:
-    """Whether mean squares fall at least as 1 / size; ``besides`` are reported, and outside of the
-    assumptions.
+    """Judge whether mean squares fall at least as 1 / size.
+
+    Exponents in ``besides`` are outside of the assumptions: they are only reported.
     """
     verdict = together(fast(power, RATE) for power in required.values())
     slowest = max(required.values(), key=lambda power: power.high)
     reading = f"Exponents of the mean square: {itemised(required)}."
+    tried = list(required)
     if besides:
         reading += f" Outside of the assumptions: {itemised(besides)}."
-    return Judged(slowest, verdict, reading, (*required, *(besides or {})))
+        tried += besides
+    return Judged(slowest, verdict, reading, tuple(tried))
 
 
 def _forward_rates(evidence: Evidence) -> Judged:
@@ -278,12 +303,13 @@ def _forward_rates(evidence: Evidence) -> Judged:
 
 
 def output_moments(evidence: Evidence, L: int) -> tuple[Tensor, Tensor]:
-    """Inputs [4, d], and second moments [R, 10] of outputs at alpha = 1, each a mean over as many
-    outputs as units.
+    """Return inputs [4, d], and second moments [R, 10] of outputs at alpha = 1.
+
+    Each moment is a mean over as many outputs as units.
     """
     counts = FORWARD_SIZES[evidence.size]
     x = rows(evidence, 4)
-    upper = torch.triu_indices(4, 4)
+    first, second = torch.triu_indices(4, 4)
     moments = []
     for seed in seeds(evidence, "outputs", counts.covariance):
         net = ResNet(
@@ -291,23 +317,28 @@ def output_moments(evidence: Evidence, L: int) -> tuple[Tensor, Tensor]:
         )
         with torch.no_grad():
             f = net(x.float()).double()
-        moments.append((f @ f.T / counts.width)[upper[0], upper[1]])
+        moments.append((f @ f.T / counts.width)[first, second])
     return x, torch.stack(moments)
 
 
 def off(moments: Tensor, expected: Tensor) -> Interval:
-    """RMS difference of mean moments from expected ones beyond noise, over the RMS of those."""
+    """Return the RMS difference of mean moments from expected ones, over the RMS of those.
+
+    Noise is subtracted from it.
+    """
     return relative(moments - expected, expected.expand_as(moments))
 
 
 def _covariance(evidence: Evidence) -> Judged:
     L = 32
-    (first, second) = torch.triu_indices(4, 4)
+    first, second = torch.triu_indices(4, 4)
     x, moments = output_moments(evidence, L)
-    infinite, same = (
-        off(moments, kernel(x, activation="relu", depth=depth)[first, second])
-        for depth in (math.inf, L)
-    )
+
+    def off_at(depth: float) -> Interval:
+        return off(moments, kernel(x, activation="relu", depth=depth)[first, second])
+
+    infinite = off_at(math.inf)
+    same = off_at(L)
     reading = (
         f"Relative difference from C_T {infinite} at L = {L}, and from the kernel of that depth "
         f"{same}."
@@ -316,8 +347,9 @@ def _covariance(evidence: Evidence) -> Judged:
 
 
 def excess(samples: Tensor) -> Tensor:
-    """Excess kurtosis of ``f`` from ``q = |h_L|^2 / n`` [R]: given h, f is Gaussian, so it is ``3
-    Var q / (E q)^2``.
+    """Return the excess kurtosis of ``f`` from ``q = |h_L|^2 / n`` [R].
+
+    Given h, f is Gaussian, so the excess is ``3 Var q / (E q)^2``.
     """
     return 3 * samples.var(0) / samples.mean(0).square()
 
@@ -328,18 +360,18 @@ def _gaussian(evidence: Evidence) -> Judged:
     x = unit(evidence)
     fall: dict[str, Interval] = {}
     last: dict[str, Interval] = {}
+
+    def exponent_of_excess(*groups: Tensor) -> Tensor:
+        return log_slope(widths, torch.stack([excess(q) for q in groups]))
+
     for name in ACTIVATIONS:
-        draws = [
-            covariances(
-                x, name, n, 16, counts.draws // 2, derive(evidence.seed, "claim", "tails", name, n)
-            )
-            for n in widths
-        ]
-        q = [draw[:, 0, 0] for draw in draws]
-        fall[name] = interval(
-            lambda *groups: log_slope(widths, torch.stack([excess(g) for g in groups])), *q
-        )
-        last[name] = interval(excess, q[-1])
+        by_width = []
+        for n in widths:
+            seed = derive(evidence.seed, "claim", "tails", name, n)
+            draws = covariances(x, name, n, 16, counts.draws // 2, seed)
+            by_width.append(draws[:, 0, 0])
+        fall[name] = interval(exponent_of_excess, *by_width)
+        last[name] = interval(excess, by_width[-1])
     verdict = together(inside(power, -math.inf, -0.5) for power in fall.values())
     reading = (
         f"Excess kurtosis at width {widths[-1]}: {itemised(last)}; its exponents in n: "
@@ -358,23 +390,19 @@ def _order(evidence: Evidence) -> Judged:
         return covariances(x, name, n, L, count, seed)[:, first, second]
 
     def apart(name: Activation) -> Interval:
-        wide = 16 * 32
         few = counts.draws // 8
-        deep = extrapolated(*(at(name, n, 64, counts.draws) for n in (32, 64)))
-        return distance(deep, extrapolated(*(at(name, wide, L, few) for L in (8, 16))))
+        depth_first = extrapolated(at(name, 32, 64, counts.draws), at(name, 64, 64, counts.draws))
+        width_first = extrapolated(at(name, 512, 8, few), at(name, 512, 16, few))
+        return distance(depth_first, width_first)
 
     differences: dict[str, Interval] = {name: apart(name) for name in ACTIVATIONS}
     verdict = together(near(value) for value in differences.values())
+    largest = max(differences.values(), key=lambda value: value.high)
     reading = (
         "Depth first against width first, relative difference of second moments: "
         f"{itemised(differences)}."
     )
-    return Judged(
-        max(differences.values(), key=lambda value: value.high),
-        verdict,
-        reading,
-        tuple(differences),
-    )
+    return Judged(largest, verdict, reading, tuple(differences))
 
 
 FORWARD = (
@@ -437,23 +465,23 @@ BACKWARD_SIZES: dict[Preset, BackwardCounts] = {
 
 
 def _backward_rates(evidence: Evidence) -> Judged:
-    required: dict[str, Interval] = {}
-    besides: dict[str, Interval] = {}
-    cases: tuple[tuple[Activation, dict[str, Interval]], ...] = (
-        ("tanh", required),
-        ("relu", besides),
-    )
-    for name, where in cases:
-        depths, _, g = path_errors(evidence, name)
-        where[f"{name} in L"] = exponent(depths, g)
-        widths, errors = coordinate_errors(evidence, name)
-        where[f"{name} in n"] = exponent(widths, errors[..., 1])
-    return judge_rates(required, besides)
+    """Judge the rates of tanh networks; phi' of relu is not Lipschitz, so its are only reported."""
+    return judge_rates(_rates_of_g(evidence, "tanh"), _rates_of_g(evidence, "relu"))
+
+
+def _rates_of_g(evidence: Evidence, name: Activation) -> dict[str, Interval]:
+    """Return the exponents of the mean square of ``g_0`` in depth and in width."""
+    depths, _, g = path_errors(evidence, name)
+    widths, errors = coordinate_errors(evidence, name)
+    return {
+        f"{name} in L": exponent(depths, g),
+        f"{name} in n": exponent(widths, errors[..., 1]),
+    }
 
 
 @lru_cache(maxsize=32)
 def backward_variances(evidence: Evidence, name: Activation, horizon: float) -> Tensor:
-    """``2 E g_0^2`` of networks of depth 2L minus ``E g_0^2`` of depth L, along one path, [R]."""
+    """Return ``2 E g_0^2`` of depth 2L minus ``E g_0^2`` of depth L, along one path, [R]."""
     counts = BACKWARD_SIZES[evidence.size]
     x = unit(evidence).float()
 
@@ -472,27 +500,27 @@ def backward_variances(evidence: Evidence, name: Activation, horizon: float) -> 
         streams = flows(net, x)
         return streams.delta[0].double().square().mean()
 
-    own_seeds = seeds(evidence, f"variance-{name}-{horizon}", counts.networks)
-    return torch.stack(
-        [extrapolated(at(counts.depth, seed), at(2 * counts.depth, seed)) for seed in own_seeds]
-    )
+    variances = []
+    for seed in seeds(evidence, f"variance-{name}-{horizon}", counts.networks):
+        variances.append(extrapolated(at(counts.depth, seed), at(2 * counts.depth, seed)))
+    return torch.stack(variances)
 
 
 def predicted(name: Activation, horizon: float) -> float:
-    """``P_0`` of Prop. 6 for ``|x|^2 = d``: ``-P' = E[phi'^2] P``, extrapolated from 48 and 96
-    steps.
+    """Return ``P_0`` of Prop. 6 for ``|x|^2 = d``, which solves ``-P' = E[phi'^2] P``.
+
+    It is extrapolated from 48 and 96 steps.
     """
-    return float(
-        extrapolated(
-            *(
-                stream_variances(activation(name), torch.ones(()), L, horizon)[1][0]
-                for L in (48, 96)
-            )
-        )
-    )
+
+    def variance(L: int) -> Tensor:
+        _, P = stream_variances(activation(name), torch.ones(()), L, horizon)
+        return P[0]
+
+    return float(extrapolated(variance(48), variance(96)))
 
 
-_ALIKE = 1 - 1e-12  # a correlation of one, to rounding
+# A correlation of one, to rounding.
+_ALIKE = 1 - 1e-12
 CASES: tuple[tuple[Activation, float], ...] = (
     ("relu", 1.0),
     ("relu", 2.0),
@@ -502,40 +530,39 @@ CASES: tuple[tuple[Activation, float], ...] = (
 
 
 def _variance(evidence: Evidence) -> Judged:
-    ratios = {
-        f"{n}, T = {T:g}": mean(backward_variances(evidence, n, T) / predicted(n, T))
-        for n, T in CASES
-    }
+    ratios: dict[str, Interval] = {}
+    for name, T in CASES:
+        measured = backward_variances(evidence, name, T)
+        ratios[f"{name}, T = {T:g}"] = mean(measured / predicted(name, T))
     verdict = together(near(value, 1.0) for value in ratios.values())
-    return Judged(
-        next(iter(ratios.values())),
-        verdict,
-        f"Measured over predicted: {itemised(ratios)}.",
-        tuple(ratios),
-    )
+    reading = f"Measured over predicted: {itemised(ratios)}."
+    first, *_ = ratios.values()
+    return Judged(first, verdict, reading, tuple(ratios))
 
 
 def _printed(evidence: Evidence) -> Judged:
-    """Whether ``P_0 = e^T``, which the equation without phi' gives, is measured for nonlinear
-    activations.
-    """
+    """Judge whether nonlinear activations give ``P_0 = e^T``, as the equation without phi' says."""
 
-    def over(name: Activation, T: float) -> Interval:
+    def over_printed(name: Activation, T: float) -> Interval:
         return mean(backward_variances(evidence, name, T) / math.exp(T))
 
-    nonlinear = {f"{name}, T = {T:g}": over(name, T) for name, T in CASES}
-    linear = over("identity", 1.0)
+    nonlinear = {f"{name}, T = {T:g}": over_printed(name, T) for name, T in CASES}
+    linear = over_printed("identity", 1.0)
     verdict = together(near(value, 1.0) for value in nonlinear.values())
     reading = f"E g_0^2 over e^T: {itemised(nonlinear)}; identity {linear}."
-    if near(linear, 1.0) == ClaimVerdict.HOLDS != verdict:
+    if near(linear, 1.0) == ClaimVerdict.HOLDS and verdict != ClaimVerdict.HOLDS:
         reading += " Without phi' the equation is that of a linear network; Prop. 6 has phi'."
-    return Judged(next(iter(nonlinear.values())), verdict, reading, (*nonlinear, "identity"))
+    first, *_ = nonlinear.values()
+    return Judged(first, verdict, reading, (*nonlinear, "identity"))
 
 
 @dataclass(frozen=True)
 class Moments:
-    """Means over coordinates of functions of (h, g) [R, functions], and ``h_l.g_l / sqrt(n)`` at
-    both ends [R, 2].
+    """Moments of (h, g) of untrained networks.
+
+    Attributes:
+        functions: means over coordinates of functions of (h, g) [R, functions].
+        ends: ``h_l.g_l / sqrt(n)`` at l = 0 and l = L [R, 2].
     """
 
     functions: Tensor
@@ -543,7 +570,7 @@ class Moments:
 
 
 def moments_at_start(evidence: Evidence, feedback: Feedback, name: Activation) -> Moments:
-    """Untrained networks with one kind of feedback."""
+    """Return the moments of untrained networks with one kind of feedback."""
     counts = BACKWARD_SIZES[evidence.size]
     x = rows(evidence, 3).float()
     functions = []
@@ -577,46 +604,45 @@ def moments_at_start(evidence: Evidence, feedback: Feedback, name: Activation) -
 
 
 def correlation(ends: Tensor) -> Tensor:
-    """Correlation of two columns [R, 2] whose means are zero."""
+    """Return the correlation of two columns [R, 2] whose means are zero."""
     return (ends[:, 0] * ends[:, 1]).mean() / ends.square().mean(0).prod().sqrt()
 
 
 def correlated(ends: Tensor) -> Interval:
-    """The correlation of two columns [R, 2] with its interval, by Fisher's ``z = atanh r``: r
-    itself is skewed.
+    """Return the correlation of two columns [R, 2] with its interval.
+
+    The interval is by Fisher's ``z = atanh r``, as r itself is skewed.
     """
-    z_interval = interval(lambda e: correlation(e).clamp(-_ALIKE, _ALIKE).atanh(), ends)
-    value, low, high = (math.tanh(z) for z in (z_interval.value, z_interval.low, z_interval.high))
-    return Interval(value, (1 - value * value) * z_interval.stderr, low, high)
+    z = interval(lambda e: correlation(e).clamp(-_ALIKE, _ALIKE).atanh(), ends)
+    r = math.tanh(z.value)
+    return Interval(r, (1 - r * r) * z.stderr, math.tanh(z.low), math.tanh(z.high))
 
 
 def _independence(evidence: Evidence) -> Judged:
-    """Whether the laws of (h, g) with shared and with independent weights agree within ``NEAR``."""
-    shared, copied = (
-        {name: moments_at_start(evidence, feedback, name) for name in ACTIVATIONS}
-        for feedback in ("shared", "independent")
-    )
-    apart: dict[str, Interval] = {
-        name: relative(shared[name].functions - copied[name].functions, copied[name].functions)
-        for name in ACTIVATIONS
-    }
-    one, other = (correlated(moments["relu"].ends) for moments in (shared, copied))
-    # known to rounding, perhaps
-    said = [f"{r.value:.2f} [{r.low:.2f}, {r.high:.2f}]" for r in (one, other)]
-    differ = (
-        "do differ"
-        if one.low > other.high or one.high < other.low
-        else "do not differ significantly"
-    )
+    """Judge whether shared and independent weights give the same law of (h, g) within ``NEAR``."""
+    shared = {name: moments_at_start(evidence, "shared", name) for name in ACTIVATIONS}
+    copied = {name: moments_at_start(evidence, "independent", name) for name in ACTIVATIONS}
+    apart: dict[str, Interval] = {}
+    for name in ACTIVATIONS:
+        expected = copied[name].functions
+        apart[name] = relative(shared[name].functions - expected, expected)
+    of_shared = correlated(shared["relu"].ends)
+    of_copied = correlated(copied["relu"].ends)
+    is_apart = of_shared.low > of_copied.high or of_shared.high < of_copied.low
+    differ = "do differ" if is_apart else "do not differ significantly"
     reading = (
         f"Means of five functions of (h, g) differ by {itemised(apart)}. Sums of order sqrt(n) "
-        f"{differ}: h_0.g_0 and h_L.g_L correlate with {said[0]} for shared weights, {said[1]} for "
-        "a copy."
+        f"{differ}: h_0.g_0 and h_L.g_L correlate with {_two_digits(of_shared)} for shared "
+        f"weights, {_two_digits(of_copied)} for a copy."
     )
     farthest = max(apart.values(), key=lambda value: value.high)
-    return Judged(
-        farthest, together(near(value) for value in apart.values()), reading, tuple(apart)
-    )
+    verdict = together(near(value) for value in apart.values())
+    return Judged(farthest, verdict, reading, tuple(apart))
+
+
+def _two_digits(r: Interval) -> str:
+    """Show a correlation with two digits, as its error may be zero to rounding."""
+    return f"{r.value:.2f} [{r.low:.2f}, {r.high:.2f}]"
 
 
 _P_0 = "E g_0^2 of wide networks, extrapolated in depth along one path"
@@ -668,7 +694,7 @@ BACKWARD = (
 
 @dataclass(frozen=True)
 class BlockCounts:
-    """Networks, sizes in each direction, and the size of the other one."""
+    """Networks, the sizes along each axis, and the size at which the other axis stays."""
 
     networks: int
     depths: tuple[int, ...]
@@ -686,53 +712,57 @@ NAMES = ("h_L", "g_0", "W_1 h / sqrt(n)", "W_2' g / sqrt(n)", "gradient of W_1",
 
 
 def sizes_of(x: Tensor, n: int, L: int, seed: int, name: Activation) -> Tensor:
-    """The RMS of what ``NAMES`` says, scaled gradients ``sqrt(n) / alpha df/dW`` in the Frobenius
-    norm over sqrt(n).
+    """Return the RMS of everything in ``NAMES``.
+
+    Gradients are ``sqrt(n) / alpha df/dW``, in the Frobenius norm over sqrt(n).
     """
     net = ResNet(x.shape[1], 1, n, L, block="two-layer", activation=name, seed=seed)
     streams = flows(net, x)
     h = streams.h[:, 0]
     g = streams.delta[:, 0]
     assert net.inner is not None
-    back = torch.stack([layer.weight.detach().T @ g[k + 1] for k, layer in enumerate(net.outer)])  # type: ignore[operator]
-    gradients = [
-        torch.stack([layer.weight.grad.norm() for layer in layers])  # type: ignore[operator,union-attr]
-        for layers in (net.inner, net.outer)
-    ]
+    backward = []
+    norms_of_inner = []
+    norms_of_outer = []
+    for k, (inner, outer) in enumerate(zip(net.inner, net.outer, strict=True)):
+        backward.append(outer.weight.detach().T @ g[k + 1])  # type: ignore[operator]
+        norms_of_inner.append(inner.weight.grad.norm())  # type: ignore[operator,union-attr]
+        norms_of_outer.append(outer.weight.grad.norm())  # type: ignore[operator,union-attr]
     scale = streams.gradient_scale / math.sqrt(n)
     vectors = (
         h[-1],
         g[0],
         torch.stack(streams.inner).detach(),
-        back / math.sqrt(n),
-        *(scale * v for v in gradients),
+        torch.stack(backward) / math.sqrt(n),
+        scale * torch.stack(norms_of_inner),
+        scale * torch.stack(norms_of_outer),
     )
     return torch.stack([v.double().square().mean().sqrt() for v in vectors])
 
 
 @lru_cache(maxsize=8)
 def exponents(evidence: Evidence, axis: str, name: Activation) -> dict[str, Interval]:
-    """Exponents of everything in ``NAMES`` in the depth or in the width."""
+    """Return the exponents of everything in ``NAMES`` in the depth or in the width."""
     counts = BLOCK_SIZES[evidence.size]
     x = unit(evidence).float()
     along = counts.depths if axis == "depth" else counts.widths
 
     def measured(size: int, seed: int) -> Tensor:
-        n, L = (counts.width, size) if axis == "depth" else (size, counts.depth)
-        return sizes_of(x, n, L, seed, name)
+        if axis == "depth":
+            return sizes_of(x, counts.width, size, seed, name)
+        return sizes_of(x, size, counts.depth, seed, name)
 
     samples = over(evidence, f"two-layer-{axis}-{name}", along, counts.networks, measured)
     return {moment: exponent(along, samples[..., index]) for index, moment in enumerate(NAMES)}
 
 
 def _of(evidence: Evidence, axis: str, names: tuple[str, ...], expected: float) -> Judged:
-    """Whether every exponent is the expected one within ``FLAT``, or is for tanh; the value is the
-    farthest.
+    """Judge whether every exponent is the expected one within ``FLAT``.
+
+    The value is the farthest; the condition is that they are so with tanh only.
     """
-    relu, tanh = (
-        {moment: exponents(evidence, axis, name)[moment] for moment in names}
-        for name in ACTIVATIONS
-    )
+    relu = {moment: exponents(evidence, axis, "relu")[moment] for moment in names}
+    tanh = {moment: exponents(evidence, axis, "tanh")[moment] for moment in names}
 
     def as_expected(powers: dict[str, Interval]) -> ClaimVerdict:
         return together(flat(value, expected) for value in powers.values())

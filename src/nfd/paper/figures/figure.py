@@ -1,9 +1,8 @@
-"""What a figure is: the runs it is made from, at three sizes, how they are trained, and what is
-read from them.
-"""
+"""Figures: the runs that one is made from, at three sizes; how they are trained and read."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -36,7 +35,8 @@ class Figure:
     """A figure of the paper.
 
     Attributes:
-        name: such as "figure-1". title: what it asks.
+        name: such as "figure-1".
+        title: what it asks.
         parts: for each size, the grids by name, where a list is an axis. ``epochs`` stands for the
             steps that make so many passes over the training part, ``seeds`` for a list of that many
             seeds, ``apart`` for seeds that no other part has, ``looks`` for so many looks at the
@@ -54,7 +54,7 @@ class Figure:
     def grids(
         self, size: Preset, data: Settings, dataset: Dataset, seed: int = 0
     ) -> dict[str, list[RunConfig]]:
-        """The runs of every part."""
+        """Return the runs of every part."""
         return {
             name: grid(**_settings(part, dataset, seed), **data)
             for name, part in self.parts[size].items()
@@ -62,38 +62,37 @@ class Figure:
 
 
 def _settings(part: Settings, dataset: Dataset, seed: int) -> dict[str, Any]:
-    """Settings of ``RunConfig``, from those of a part."""
+    """Return settings of ``RunConfig``, from those of a part."""
     settings = dict(part)
     batch = min(settings.get("batch", 16), len(dataset.train))
     seeds = settings.pop("seeds")
     epochs = settings.pop("epochs", None)
-    looked = settings.pop("looks", None)
+    looks = settings.pop("looks", None)
     first = settings.pop("apart", 0)
     if epochs is not None:
         settings["steps"] = steps_of(epochs, len(dataset.train), batch)
-    if looked is not None:
-        settings["every"] = max(1, settings["steps"] // looked)
-    return settings | {
-        "batch": batch,
-        "seed": [initial_seed(seed, first + k) for k in range(seeds)],
-    }
+    if looks is not None:
+        settings["every"] = max(1, settings["steps"] // looks)
+    settings["batch"] = batch
+    settings["seed"] = [initial_seed(seed, first + k) for k in range(seeds)]
+    return settings
 
 
 def everywhere(
     shared: Settings, sizes: Mapping[Preset, Mapping[str, Settings]]
 ) -> dict[Preset, dict[str, Settings]]:
-    """The parts of each size, with the settings that all share."""
-    return {
-        size: {name: {**shared, **part} for name, part in parts.items()}
-        for size, parts in sizes.items()
-    }
+    """Return the parts of each size, with the settings that all share."""
+    complete: dict[Preset, dict[str, Settings]] = {}
+    for size, parts in sizes.items():
+        complete[size] = {name: {**shared, **part} for name, part in parts.items()}
+    return complete
 
 
 # ---- From a figure to its findings, by way of a sweep: what is stored is not trained again
 
 
 def dataset_for(config: FigureConfig) -> Dataset:
-    """The data that a configuration names."""
+    """Return the data that a configuration names."""
     return dataset_of(RunConfig(**data_settings(config)))
 
 
@@ -104,8 +103,9 @@ def trained(
     say: Callable[..., object],
     parts: Sequence[str] = (),
 ) -> dict[str, Runs]:
-    """The runs of these parts of a figure, by default of all; those that are not stored are
-    trained.
+    """Return the runs of these parts of a figure, by default of all.
+
+    Those that are not stored are trained.
 
     Args:
         say: gets how many there are to train.
@@ -113,14 +113,15 @@ def trained(
     dataset = dataset_for(config)
     grids = figure.grids(config.size, data_settings(config), dataset, config.seed)
     wanted = {name: grid for name, grid in grids.items() if not parts or name in parts}
-    trials = [trial_of(run) for grid in wanted.values() for run in grid]
-    if missing := sweep.missing(trials):
+    trials = [trial_of(run) for run in itertools.chain(*wanted.values())]
+    missing = sweep.missing(trials)
+    if missing:
         say(f"{figure.name}: {missing} of {len(trials)} networks to train on {dataset.title}")
     return {name: Runs(records) for name, records in run_all(sweep, wanted, figure.name).items()}
 
 
 def findings(figure: Figure, runs: Mapping[str, Runs], dataset: Dataset) -> list[Finding]:
-    """The panels of a figure, with the data in their titles."""
+    """Return the panels of a figure, with the data in their titles."""
     panels = figure.reduce(runs, DataSummary(dataset.title, len(dataset.classes)))
     return [replace(panel, title=f"{panel.title} ({dataset.title})") for panel in panels]
 
@@ -146,35 +147,35 @@ class Runs:
         return len(self.records)
 
     def by(self, *names: str) -> dict[Any, Runs]:
-        """The runs apart by the values of these settings, in the order in which they come; single
-        values for one.
+        """Group the runs by the values of these settings, in the order in which they come.
+
+        Keys are tuples of values, or single values for one setting.
         """
         groups: dict[Any, list[Record]] = {}
         for record in self.records:
             values = tuple(record.config[name] for name in names)
-            groups.setdefault(values[0] if len(names) == 1 else values, []).append(record)
-        return {values: Runs(records) for values, records in groups.items()}
+            key = values[0] if len(names) == 1 else values
+            groups.setdefault(key, []).append(record)
+        return {key: Runs(records) for key, records in groups.items()}
 
     def where(self, **settings: Any) -> Runs:
-        """The runs with these settings."""
-        return Runs(
-            [
-                r
-                for r in self.records
-                if all(r.config[name] == value for name, value in settings.items())
-            ]
-        )
+        """Return the runs with these settings."""
+
+        def has_settings(record: Record) -> bool:
+            return all(record.config[name] == value for name, value in settings.items())
+
+        return Runs([record for record in self.records if has_settings(record)])
 
     def values(self, name: str) -> list[Any]:
-        """The different values of a setting, in order."""
+        """Return the different values of a setting, in order."""
         return list(dict.fromkeys(record.config[name] for record in self.records))
 
     def metric(self, name: str) -> Tensor:
-        """A number of every run, ``[runs]``."""
+        """Return a number of every run, ``[runs]``."""
         return torch.tensor([record.metrics[name] for record in self.records], dtype=torch.float64)
 
     def curve(self, name: str) -> Tensor:
-        """A vector of every run, ``[runs, ...]``."""
+        """Return a vector of every run, ``[runs, ...]``; what a run lacks is not-a-number."""
         vectors = [
             torch.as_tensor(record.curves[name]).double()
             for record in self.records
@@ -185,7 +186,7 @@ class Runs:
 
     @property
     def configs(self) -> list[RunConfig]:
-        """Their settings."""
+        """The settings of every run."""
         return [RunConfig(**record.config) for record in self.records]
 
     def __iter__(self) -> Iterator[Record]:
@@ -193,7 +194,7 @@ class Runs:
 
 
 def _padded(values: Any, blank: Tensor) -> Tensor:
-    """A vector of a run that ended early, with nothing where it has nothing."""
+    """Pad the vector of a run that ended early, or that has none."""
     padded = blank.clone()
     if values is not None:
         padded[: len(values)] = torch.as_tensor(values).double()

@@ -13,11 +13,11 @@ from nfd.paper.figures.figure import DataSummary, Figure, Runs, everywhere
 from nfd.paper.figures.panels import (
     BANDS,
     BARS,
-    apart_said,
     by_seed,
     caption,
     curve_rows,
     difference,
+    difference_in_words,
     diverged,
     epoch_losses,
     line,
@@ -25,7 +25,7 @@ from nfd.paper.figures.panels import (
     point_rows,
     sizes,
     slope,
-    slopes_said,
+    slopes_in_words,
     tested,
 )
 
@@ -77,33 +77,34 @@ PARTS = everywhere(
 
 
 def reduce(runs: Mapping[str, Runs], data: DataSummary) -> list[Finding]:
-    """Panels a to c."""
+    """Return panels a to c."""
     return [_features(runs["start"], data), *_training(runs["training"], data)]
 
 
 def end_rms(runs: Runs) -> torch.Tensor:
-    """RMS of h_L at the start, ``[runs]``."""
+    """Return the RMS of h_L before training, ``[runs]``."""
     return runs.curve("h_rms")[:, -1]
 
 
 def advantage(training: Runs, metric: str = "test_loss") -> Interval:
-    """Post- minus pre-activation, at the end of training."""
+    """Return post- minus pre-activation, at the end of training."""
     apart = training.by("order")
     return difference(apart["pre"].metric(metric), apart["post"].metric(metric))
 
 
 def variance_ratio(training: Runs) -> Interval:
-    """log of the variance of test losses over seeds, post- over pre-activation, by the F
-    distribution.
-    """
+    """Return ``variances`` of the test loss after training."""
     return variances(training, training.metric("test_loss"))
 
 
 def variances(training: Runs, values: torch.Tensor) -> Interval:
-    """The same of any number of the runs, ``[runs]``."""
-    order = torch.tensor([run.config["order"] == "post" for run in training])
-    post = values[order]
-    pre = values[~order]
+    """Return log of the variance over seeds of a number of the runs, post- over pre-activation.
+
+    The interval is by the F distribution; ``values`` are ``[runs]``.
+    """
+    is_post = torch.tensor([run.config["order"] == "post" for run in training])
+    post = values[is_post]
+    pre = values[~is_post]
     ratio = float((post.var(0) / pre.var(0)).log())
     freedom = len(pre) - 1
     half = math.log(float(stats.f.ppf(0.975, freedom, freedom)))
@@ -126,7 +127,7 @@ def _features(start: Runs, data: DataSummary) -> Finding:
         rows=rows,
         slopes=slopes,
         references=flat,
-        headline=f"RMS of h_L before training goes as {slopes_said('L', slopes)}.",
+        headline=f"RMS of h_L before training goes as {slopes_in_words('L', slopes)}.",
         axes=Axes("depth", "rms", "depth L", "RMS of h_L", "logarithmic"),
         caption=caption(start, data, BARS),
     )
@@ -136,8 +137,10 @@ def _training(training: Runs, data: DataSummary) -> list[Finding]:
     losses = list[Row]()
     tests = list[Row]()
     for order, some in training.by("order").items():
-        losses += curve_rows(_NAMES[order], (e := epoch_losses(some))[0], "loss", e[1])
-        tests += curve_rows(_NAMES[order], (t := tested(some, "test_loss"))[0], "loss", t[1])
+        steps, values = epoch_losses(some)
+        losses += curve_rows(_NAMES[order], steps, "loss", values)
+        steps, values = tested(some, "test_loss")
+        tests += curve_rows(_NAMES[order], steps, "loss", values)
     text = caption(training, data, BANDS)
     ended = diverged(training, "order", "")
     train = advantage(training, "train_loss")
@@ -146,7 +149,8 @@ def _training(training: Runs, data: DataSummary) -> list[Finding]:
             "figure-1",
             "b",
             "Training loss",
-            headline=f"Post-activation minus pre-activation at the end: {apart_said(train)} nats.",
+            headline="Post-activation minus pre-activation at the end: "
+            f"{difference_in_words(train)} nats.",
             rows=losses,
             axes=Axes("step", "loss", "step", "training loss (nats)", "curves"),
             caption=text,
@@ -157,7 +161,7 @@ def _training(training: Runs, data: DataSummary) -> list[Finding]:
             "c",
             "Test loss",
             headline="Post-activation minus pre-activation at the end: "
-            f"{apart_said(advantage(training))} nats.",
+            f"{difference_in_words(advantage(training))} nats.",
             rows=tests,
             axes=Axes("step", "loss", "step", "test loss (nats)", "curves"),
             caption=text,

@@ -82,40 +82,47 @@ PARTS = everywhere(
 
 
 def reduce(runs: Mapping[str, Runs], data: DataSummary) -> list[Finding]:
-    """Panels a to d."""
+    """Return panels a to d."""
     return [*_curves(runs["horizon"], data), *_both(runs["both"], data)]
 
 
 def scores(runs: Runs, metric: str = "test_loss") -> dict[float, Tensor]:
-    """Final losses ``[seeds]`` by horizon, infinite where a network diverged."""
+    """Return final losses ``[seeds]`` by horizon, infinite where a network diverged."""
     return sizes(runs, "horizon", lambda some: some.metric(metric))
 
 
 def best(runs: Runs, metric: str = "test_loss") -> float:
-    """The horizon with the lowest mean; not-a-number where networks of every one diverged."""
-    means = {T: float(s.mean()) for T, s in scores(runs, metric).items()}
+    """Return the horizon with the lowest mean, or not-a-number where networks diverged at all."""
+    means = _means(runs, metric)
     lowest = min(means, key=lambda T: means[T])
     return lowest if math.isfinite(means[lowest]) else math.nan
+
+
+def _means(runs: Runs, metric: str) -> dict[float, float]:
+    """Return the mean final loss by horizon."""
+    return {T: float(losses.mean()) for T, losses in scores(runs, metric).items()}
 
 
 def gain(
     runs: Runs, first: float, second: float, classes: int, metric: str = "test_loss"
 ) -> Interval:
-    """The loss at the second horizon minus that at the first, paired by seed; networks that
-    diverged count as log C.
+    """Return the loss at the second horizon minus that at the first, paired by seed.
+
+    Networks that diverged count as log C.
     """
     losses = scores(runs, metric)
-    return difference(*(losses[T].clamp(max=math.log(classes)) for T in (first, second)))
+    highest = math.log(classes)
+    return difference(losses[first].clamp(max=highest), losses[second].clamp(max=highest))
 
 
 def _curves(runs: Runs, data: DataSummary) -> list[Finding]:
     losses = list[Row]()
     tests = list[Row]()
     for T, some in sorted(runs.by("horizon").items()):
-        losses += curve_rows(f"T = {T:g}", (e := epoch_losses(some))[0], "loss", e[1], horizon=T)
-        tests += curve_rows(
-            f"T = {T:g}", (t := tested(some, "test_loss"))[0], "loss", t[1], horizon=T
-        )
+        steps, values = epoch_losses(some)
+        losses += curve_rows(f"T = {T:g}", steps, "loss", values, horizon=T)
+        steps, values = tested(some, "test_loss")
+        tests += curve_rows(f"T = {T:g}", steps, "loss", values, horizon=T)
     text = caption(runs, data, BANDS)
     ended = diverged(runs, "horizon", "T =")
     return [
@@ -123,7 +130,7 @@ def _curves(runs: Runs, data: DataSummary) -> list[Finding]:
             "figure-2",
             "a",
             "Training loss at one depth",
-            headline=_told(runs, "train_loss"),
+            headline=_headline(runs, "train_loss"),
             rows=losses,
             axes=Axes(
                 "step", "loss", "step", "training loss (nats)", "logcurves", colour="horizon"
@@ -135,7 +142,7 @@ def _curves(runs: Runs, data: DataSummary) -> list[Finding]:
             "figure-2",
             "b",
             "Test loss at one depth",
-            headline=_told(runs, "test_loss"),
+            headline=_headline(runs, "test_loss"),
             rows=tests,
             axes=Axes("step", "loss", "step", "test loss (nats)", "logcurves", colour="horizon"),
             caption=text,
@@ -144,16 +151,15 @@ def _curves(runs: Runs, data: DataSummary) -> list[Finding]:
     ]
 
 
-def _told(runs: Runs, metric: str) -> str:
+def _headline(runs: Runs, metric: str) -> str:
     score = metric.replace("_", " ")
-    chosen = best(runs, metric)
-    means = {T: float(s.mean()) for T, s in scores(runs, metric).items()}
-    numbers = ", ".join(
-        f"{T:g}: {m:.3f}" if math.isfinite(m) else f"{T:g}: diverged" for T, m in means.items()
-    )
-    if math.isnan(chosen):
+    lowest = best(runs, metric)
+    if math.isnan(lowest):
         return "Networks diverged at every T."
-    return f"The final {score} is lowest at T = {chosen:g}. By T: {numbers}."
+    numbers: list[str] = []
+    for T, loss in _means(runs, metric).items():
+        numbers.append(f"{T:g}: {loss:.3f}" if math.isfinite(loss) else f"{T:g}: diverged")
+    return f"The final {score} is lowest at T = {lowest:g}. By T: {', '.join(numbers)}."
 
 
 def _both(runs: Runs, data: DataSummary) -> list[Finding]:
@@ -166,8 +172,9 @@ def _both(runs: Runs, data: DataSummary) -> list[Finding]:
             rows += point_rows(
                 f"depth {depth}", "horizon", "loss", scores(some, metric), depth=depth
             )
-            chosen = best(some, metric)
-            lowest.append(f"{'no T' if math.isnan(chosen) else f'T = {chosen:g}'} at depth {depth}")
+            best_horizon = best(some, metric)
+            shown = "no T" if math.isnan(best_horizon) else f"T = {best_horizon:g}"
+            lowest.append(f"{shown} at depth {depth}")
             ended += [
                 f"Depth {depth}: {sentence[0].lower()}{sentence[1:]}"
                 for sentence in diverged(some, "horizon", "T =")

@@ -1,10 +1,10 @@
 """Figure 3: how fast networks come to their limits, before and after training.
 
 Before training the error is that of Props. 2 and 6, coordinate by coordinate: in width against
-particles of the same depth driven by the same noise (``nfd.meters.start``), in depth against the
-network of twice the depth along one Brownian path of matrices: where errors are c/L so are these.
-After training it is that of Theorem 1: outputs of one network against those of very wide ones, and
-of infinite depth extrapolated from them.
+particles of the same depth driven by the same noise (``nfd.paper.streams.at_start``), in depth
+against the network of twice the depth along one Brownian path of matrices: where errors are c/L so
+are these. After training it is that of Theorem 1: outputs of one network against those of very wide
+ones, and of infinite depth extrapolated from them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from nfd.paper.figures.panels import (
     sizes,
     slope,
     slope_row,
-    slopes_said,
+    slopes_in_words,
 )
 from nfd.paper.settings import Preset
 
@@ -89,7 +89,7 @@ PARTS: dict[Preset, Parts] = {
 
 
 def reduce(runs: Mapping[str, Runs], data: DataSummary) -> list[Finding]:
-    """Panels a and b before training, c and d after it."""
+    """Return panels a and b before training, c and d after it."""
     real = runs["real"]
     limit = runs["limit"]
     return [
@@ -101,99 +101,104 @@ def reduce(runs: Mapping[str, Runs], data: DataSummary) -> list[Finding]:
 
 
 def start_errors(start: Runs, activation: str, stream: str, axis: str) -> dict[float, Tensor]:
-    """Mean squares ``[seeds]`` by size, of ``h_L`` or of ``g_0``.
+    """Return mean squares ``[seeds]`` by size, of ``h_L`` or of ``g_0``.
 
-    In depth against the network twice as deep: where the distance from the limit is ``c / L`` that
-    from a network of depth M is ``c (1/L - 1/M)``, which falls as 1/L for M = 2L but faster for one
-    M that all are compared with.
+    In depth against the network twice as deep: where the distance from the limit is ``c / L`` the
+    distance from a network of depth M is ``c (1/L - 1/M)``, which falls as 1/L for M = 2L but
+    faster for one M that all are compared with.
     """
     particles, end = _STREAMS[stream]
     some = start.where(activation=activation)
     if axis == "width":
         return sizes(some, "width", lambda r: r.metric(particles))
     ends = {L: part.curve(end) for L, part in some.by("depth").items()}
-    return {
-        float(L): (ends[L] - ends[2 * L]).square().mean(1) for L in sorted(ends) if 2 * L in ends
-    }
+    errors: dict[float, Tensor] = {}
+    for L in sorted(ends):
+        if 2 * L in ends:
+            errors[float(L)] = (ends[L] - ends[2 * L]).square().mean(1)
+    return errors
 
 
 def changes(limit: Runs) -> Tensor:
-    """Outputs ``[seeds, probes x classes]`` less those before training: noise, which at infinite
-    width is zero.
+    """Return outputs ``[seeds, probes x classes]`` less those before training.
+
+    Outputs before training are noise, which at infinite width is zero.
     """
     return limit.curve("outputs") - limit.curve("start")
 
 
 def infinite(limit: Runs) -> Tensor:
-    """Infinitely deep, by extrapolation from the two deepest (L and 2L), ``[seeds, ...]``."""
+    """Extrapolate to infinite depth from the two deepest (L and 2L), ``[seeds, ...]``."""
     *_, shallow, deep = sorted(limit.values("depth"))
-    return extrapolated(*(changes(limit.where(depth=L)) for L in (shallow, deep)))
+    return extrapolated(changes(limit.where(depth=shallow)), changes(limit.where(depth=deep)))
 
 
 def width_squares(real: Runs, limit: Runs, depth: int) -> tuple[list[float], Tensor, Tensor]:
-    """Widths, outputs ``[seeds, widths, ...]`` of networks of one depth, and of wide ones of that
-    depth.
+    """Return widths, and outputs ``[seeds, widths, ...]`` of networks of one depth.
+
+    The third are outputs of wide networks of that depth.
     """
-    by_width = {
-        n: some.where(depth=depth).curve("outputs") for n, some in sorted(real.by("width").items())
-    }
+    widths = sorted(real.values("width"))
+    outputs = [real.where(width=n, depth=depth).curve("outputs") for n in widths]
     return (
-        list(map(float, by_width)),
-        torch.stack(list(by_width.values()), 1),
+        list(map(float, widths)),
+        torch.stack(outputs, 1),
         changes(limit.where(depth=depth)),
     )
 
 
 def depth_squares(limit: Runs) -> tuple[list[float], Tensor]:
-    """Depths, but the deepest, and outputs of wide networks minus the infinitely deep ones
-    ``[seeds, depths, ...]``.
+    """Return depths but the deepest, and differences ``[seeds, depths, ...]``.
+
+    They are outputs of wide networks minus those of the infinitely deep ones.
     """
     *depths, _ = sorted(limit.values("depth"))
     end = infinite(limit)
-    return list(map(float, depths)), torch.stack(
-        [changes(limit.where(depth=L)) - end for L in depths], 1
-    )
+    differences = [changes(limit.where(depth=L)) - end for L in depths]
+    return list(map(float, depths)), torch.stack(differences, 1)
 
 
 def width_slope(real: Runs, limit: Runs, depth: int) -> Interval:
-    """The exponent in n of the mean-square error of trained networks of one depth."""
+    """Return the exponent in n of the mean-square error of trained networks of one depth."""
     widths, *samples = width_squares(real, limit, depth)
     return _exponent(widths, squared_distances, *samples)
 
 
 def squares_slope(widths: list[float], runs: Tensor, limit: Tensor) -> Tensor:
-    """The same of all widths, as a number: of outputs ``[seeds, widths, ...]`` against those of the
-    limit.
+    """Return the exponent in n of the squared distance from the limit, over all widths.
+
+    Outputs ``runs`` are ``[seeds, widths, ...]``.
     """
     return log_slope(widths, squared_distances(runs, limit).clamp_min(1e-300))
 
 
 def depth_slope(limit: Runs) -> Interval:
-    """The exponent in L of the mean-square error of trained, very wide networks."""
+    """Return the exponent in L of the mean-square error of trained, very wide networks."""
     depths, differences = depth_squares(limit)
     return _exponent(depths, systematic_squares, differences)
 
 
 def _exponent(places: list[float], squares: Callable[..., Tensor], *samples: Tensor) -> Interval:
-    """The exponent of squares ``[points]`` of the samples, over the points that differ
-    significantly from zero.
+    """Return the exponent of squares ``[points]`` of the samples.
+
+    It is fitted over the points that differ significantly from zero.
     """
     kept = resolved(squares, *samples)
     if len(kept) < min(3, len(places)) or len(kept) < 2:
         return UNKNOWN
+    kept_places = [places[k] for k in kept]
     return interval(
-        lambda *s: log_slope([places[k] for k in kept], squares(*s)[kept].clamp_min(1e-300)),
-        *samples,
+        lambda *s: log_slope(kept_places, squares(*s)[kept].clamp_min(1e-300)), *samples
     )
 
 
 def resolved(squares: Callable[..., Tensor], *samples: Tensor) -> list[int]:
-    """The points whose square differs significantly from zero."""
+    """Return the points whose square differs significantly from zero."""
     return [k for k, square in enumerate(_of_points(squares, *samples)) if square.low > 0]
 
 
 def _of_points(squares: Callable[..., Tensor], *samples: Tensor) -> list[Interval]:
-    """The square of every point, with its interval."""
+    """Return the square of every point, with its interval."""
     return [interval(lambda *s, k=k: squares(*s)[k], *samples) for k in range(samples[0].shape[1])]
 
 
@@ -219,7 +224,7 @@ def _start(start: Runs, data: DataSummary, letter: str, axis: str) -> Finding:
         "figure-3",
         letter,
         f"Before training, against {axis}",
-        headline=f"Mean square error: {slopes_said(letter_of, slopes)}.",
+        headline=f"Mean square error: {slopes_in_words(letter_of, slopes)}.",
         rows=rows,
         axes=Axes(
             axis,
@@ -262,12 +267,10 @@ def _trained_depth(real: Runs, limit: Runs, data: DataSummary) -> Finding:
     slopes = [slope_row("infinitely wide", depth_slope(limit))]
     end = infinite(limit)
     for n, some in sorted(real.by("width").items()):
-        by_depth = {
-            float(L): part.curve("outputs")[:, None] for L, part in sorted(some.by("depth").items())
-        }
+        by_depth = sizes(some, "depth", lambda r: r.curve("outputs")[:, None])
         squares = [
-            interval(lambda r, e: squared_distances(r, e)[0], runs, end)
-            for runs in by_depth.values()
+            interval(lambda r, e: squared_distances(r, e)[0], outputs, end)
+            for outputs in by_depth.values()
         ]
         rows += _resolved(f"width {n}", "depth", list(by_depth), squares, width=n)
     return _panel(
@@ -285,7 +288,7 @@ def _trained_depth(real: Runs, limit: Runs, data: DataSummary) -> Finding:
 def _resolved(
     series: str, axis: str, places: list[float], squares: list[Interval], **settings: float
 ) -> list[Row]:
-    """Rows of the squares that differ significantly from zero."""
+    """Return rows of the squares that differ significantly from zero."""
     return [
         {"series": series, **settings, axis: p} | columns("square", s)
         for p, s in zip(places, squares, strict=True)
@@ -317,7 +320,7 @@ def _panel(
         "figure-3",
         letter,
         f"After training, against {axis}",
-        headline=f"Mean square error: {slopes_said(letter_of, slopes)}.",
+        headline=f"Mean square error: {slopes_in_words(letter_of, slopes)}.",
         rows=rows,
         axes=Axes(
             axis,

@@ -1,6 +1,4 @@
-"""Figures 4 and 7: does training with independent backward weights come to be the same, as depth
-grows?
-"""
+"""Figures 4 and 7: does depth make training with independent backward weights the same?"""
 
 from __future__ import annotations
 
@@ -36,12 +34,13 @@ TITLES = {
     "mup": "residual network, muP",
     "depth-mup": "residual network, depth-muP",
 }
-_TOP = 1.2  # times the loss of a uniform guess: the highest that is drawn
+# The highest loss that is drawn, over the loss of a uniform guess.
+_TOP = 1.2
 MEMBERS = {"shared": "standard", "independent": "decoupled"}
 
 
 def parts(width: int, seeds: int) -> dict[Preset, dict[str, Settings]]:
-    """The three architectures at each size of run."""
+    """Return the three architectures at each size of run."""
     shared = {"feedback": ["shared", "independent"], "eta_c": 0.1}
     settings: dict[Preset, Settings] = {
         "smoke": {"width": width // 8, "depth": [2, 4], "steps": 8, "looks": 2, "seeds": 3},
@@ -62,67 +61,67 @@ def parts(width: int, seeds: int) -> dict[Preset, dict[str, Settings]]:
             "seeds": 5,
         },
     }
-    return {
-        size: {name: {**shared, **form, **own} for name, form in ARCHITECTURES.items()}
-        for size, own in settings.items()
-    }
+    parts_by_size: dict[Preset, dict[str, Settings]] = {}
+    for size, of_size in settings.items():
+        parts_by_size[size] = {
+            name: {**shared, **architecture, **of_size}
+            for name, architecture in ARCHITECTURES.items()
+        }
+    return parts_by_size
 
 
 def losses(runs: Runs, depth: int, feedback: str) -> Tensor:
-    """Training losses ``[seeds, steps]``, not-a-number where a network diverged."""
+    """Return training losses ``[seeds, steps]``, not-a-number where a network diverged."""
     return runs.where(depth=depth, feedback=feedback).curve("loss")
 
 
 def gap(runs: Runs, depth: int) -> Interval:
-    """Decoupled minus standard training loss, mean over the second half of training, paired by
-    seed.
+    """Return decoupled minus standard training loss, paired by seed.
+
+    It is a mean over the second half of training.
     """
     return difference(*late(runs, depth).unbind(1))
 
 
 def test_gap(runs: Runs, depth: int) -> Interval:
-    """Decoupled minus standard test loss after training, paired by seed."""
-    return difference(
-        *(
-            runs.where(depth=depth, feedback=f).metric("test_loss")
-            for f in ("shared", "independent")
-        )
-    )
+    """Return decoupled minus standard test loss after training, paired by seed."""
+    standard = runs.where(depth=depth, feedback="shared").metric("test_loss")
+    decoupled = runs.where(depth=depth, feedback="independent").metric("test_loss")
+    return difference(standard, decoupled)
 
 
 def late(runs: Runs, depth: int) -> Tensor:
-    """Training losses over the second half, standard and decoupled, ``[seeds, 2]``."""
+    """Return training losses over the second half, standard and decoupled, ``[seeds, 2]``."""
     both = [losses(runs, depth, feedback) for feedback in MEMBERS]
     return torch.stack([values[:, values.shape[1] // 2 :].mean(1) for values in both], 1)
 
 
-def made(runs: Runs, depth: int, classes: int) -> Tensor:
-    """What standard networks learn: log C minus their training loss over the second half,
-    ``[seeds]``.
+def progress(runs: Runs, depth: int, classes: int) -> Tensor:
+    """Return the progress of standard networks, ``[seeds]``.
+
+    It is log C minus their training loss over the second half.
     """
     return math.log(classes) - late(runs, depth)[:, 0]
 
 
 def gap_over_progress(pair: Tensor, classes: int) -> Tensor:
-    """Decoupled minus standard loss over what the standard network learns, of ``late``."""
+    """Return decoupled minus standard loss over the standard network's progress, of ``late``."""
     standard, decoupled = pair.mean(0)
     relative: Tensor = (decoupled - standard) / (math.log(classes) - standard)
     return relative
 
 
 def relative_gap(runs: Runs, depth: int, classes: int) -> Interval:
-    """The gap over the progress of the standard network."""
+    """Return the gap over the progress of the standard network."""
     return interval(lambda pair: gap_over_progress(pair, classes), late(runs, depth))
 
 
 def reduce(runs: Mapping[str, Runs], data: DataSummary, figure: str = "figure-4") -> list[Finding]:
-    """Panels a to c, each for the training and for the test loss."""
-    panels = []
+    """Return panels a to c, each for the training and for the test loss."""
+    panels: list[Finding] = []
     for letter, name in zip("abc", ARCHITECTURES, strict=True):
-        panels += [
-            _panel(runs[name], data, figure, f"{letter}-{kind}", name, kind)
-            for kind in ("train", "test")
-        ]
+        for kind in ("train", "test"):
+            panels.append(_panel(runs[name], data, figure, f"{letter}-{kind}", name, kind))
     return panels
 
 
@@ -148,7 +147,7 @@ def _panel(
         figure,
         letter,
         f"{TITLES[name]}: {part} loss",
-        headline=_told(runs, kind),
+        headline=_headline(runs, kind),
         details=ended,
         rows=rows,
         axes=Axes(
@@ -165,16 +164,20 @@ def _panel(
     )
 
 
-def _told(runs: Runs, kind: str) -> str:
-    depths = sorted(runs.values("depth"))
-    gaps = {L: gap(runs, L) if kind == "train" else test_gap(runs, L) for L in depths}
-    known = [f"{apart} at depth {L}" for L, apart in gaps.items() if math.isfinite(apart.value)]
-    loss = "training loss, over the second half" if kind == "train" else "test loss at the end"
-    return (
-        f"Decoupled minus standard {loss}: {'; '.join(known)}."
-        if known
-        else "Networks diverged at every depth."
-    )
+def _headline(runs: Runs, kind: str) -> str:
+    gap_of = gap
+    loss = "training loss, over the second half"
+    if kind == "test":
+        gap_of = test_gap
+        loss = "test loss at the end"
+    gaps: list[str] = []
+    for L in sorted(runs.values("depth")):
+        apart = gap_of(runs, L)
+        if math.isfinite(apart.value):
+            gaps.append(f"{apart} at depth {L}")
+    if not gaps:
+        return "Networks diverged at every depth."
+    return f"Decoupled minus standard {loss}: {'; '.join(gaps)}."
 
 
 FIGURE_4 = Figure(

@@ -1,6 +1,4 @@
-"""Figure 5: two-layer blocks, whose inner layers stop learning with depth, and the learning rate of
-Eq. 8.
-"""
+"""Figure 5: two-layer blocks, whose inner layers stop learning with depth, and Eq. 8."""
 
 from __future__ import annotations
 
@@ -18,11 +16,11 @@ from nfd.paper.figures.figure import DataSummary, Figure, Runs, everywhere
 from nfd.paper.figures.panels import (
     BANDS,
     BARS,
-    apart_said,
     by_seed,
     caption,
     curve_rows,
     difference,
+    difference_in_words,
     diverged,
     epoch_losses,
     line,
@@ -30,7 +28,7 @@ from nfd.paper.figures.panels import (
     point_rows,
     sizes,
     slope,
-    slopes_said,
+    slopes_in_words,
     tested,
 )
 from nfd.runs import upset_in
@@ -130,7 +128,7 @@ PARTS = everywhere(
 
 
 def reduce(runs: Mapping[str, Runs], data: DataSummary) -> list[Finding]:
-    """Row 1: panels a to c; row 2: d to g; row 3: h to j."""
+    """Return panels a to c of row 1, d to g of row 2, and h to j of row 3."""
     return [
         *_collapse(runs["collapse"], data),
         *_transfer(runs["transfer"], data),
@@ -139,49 +137,62 @@ def reduce(runs: Mapping[str, Runs], data: DataSummary) -> list[Finding]:
 
 
 def updates(collapse: Runs, rule: str, meter: str, look: int = -1) -> tuple[list[float], Tensor]:
-    """Depths and a meter ``[seeds, depths]`` at one look, by default the last."""
-    return by_seed(
-        sizes(collapse.where(rule=rule), "depth", lambda some: some.curve(meter)[:, look])
-    )
+    """Return depths and a meter ``[seeds, depths]`` at one look, by default the last."""
+    some = collapse.where(rule=rule)
+    return by_seed(sizes(some, "depth", lambda of_depth: of_depth.curve(meter)[:, look]))
 
 
 def scores(
     transfer: Runs, rule: str, width: int, depth: int, classes: int, metric: str = "train_loss"
 ) -> Scores:
-    """Final losses of networks of one size by rate."""
-    by_rate = sorted(transfer.where(rule=rule, width=width, depth=depth).by("eta_c").items())
-    losses = torch.stack([some.metric(metric) for _, some in by_rate], 1)
-    upset = torch.stack([torch.tensor([upset_in(r) for r in some]) for _, some in by_rate], 1)
-    rates = [math.log2(eta) for eta, _ in by_rate]
-    return Scores(np.array(rates), losses.double().numpy(), upset.numpy(), math.log(classes))
+    """Return final losses of networks of one size by learning rate."""
+    some = transfer.where(rule=rule, width=width, depth=depth)
+    rates: list[float] = []
+    losses: list[Tensor] = []
+    upset: list[Tensor] = []
+    for eta_c, of_rate in sorted(some.by("eta_c").items()):
+        rates.append(math.log2(eta_c))
+        losses.append(of_rate.metric(metric))
+        upset.append(torch.tensor([upset_in(record) for record in of_rate]))
+    return Scores(
+        np.array(rates),
+        torch.stack(losses, 1).double().numpy(),
+        torch.stack(upset, 1).numpy(),
+        math.log(classes),
+    )
 
 
 def by_rate(runs: Runs, rule: str, metric: str) -> tuple[list[float], Tensor]:
-    """Rates and final numbers ``[seeds, rates]`` of networks of one size."""
+    """Return learning rates and final numbers ``[seeds, rates]`` of networks of one size."""
     by_eta = sizes(runs.where(rule=rule), "eta_c", methodcaller("metric", metric))
     return list(by_eta), torch.stack(list(by_eta.values()), 1)
 
 
 def best_rate(runs: Runs, rule: str) -> tuple[float, bool]:
-    """The rate with the lowest mean training loss, and whether it lies at an end of the grid."""
+    """Return the learning rate with the lowest mean training loss, and whether it ends the grid."""
     rates, losses = by_rate(runs, rule, "train_loss")
     index = int(losses.mean(0).argmin())
     return rates[index], index in (0, len(rates) - 1)
 
 
 def tuned_advantage(runs: Runs, metric: str) -> Interval:
-    """Eq. 8 minus uniform rates for networks of one size, each at the rate of its lowest mean
-    training loss.
+    """Return Eq. 8 minus uniform rates for networks of one size, each at its best rate.
 
-    Paired by seed; the rates are chosen again without each seed.
+    That is the rate of the lowest mean training loss. Networks are paired by seed; the jackknife
+    chooses the rates again without each seed.
     """
-    parts = [by_rate(runs, rule, name)[1] for rule in RULES for name in ("train_loss", metric)]
+    parts: list[Tensor] = []
+    for rule in RULES:
+        for name in ("train_loss", metric):
+            _, values = by_rate(runs, rule, name)
+            parts.append(values)
     counts = [part.shape[1] for part in parts]
 
     def apart(together: Tensor) -> Tensor:
-        train, other, train_8, other_8 = torch.split(together, counts, dim=1)
-        first, second = (int(losses.mean(0).argmin()) for losses in (train, train_8))
-        return (other_8[:, second] - other[:, first]).mean()
+        train, values, train_8, values_8 = torch.split(together, counts, dim=1)
+        best = int(train.mean(0).argmin())
+        best_8 = int(train_8.mean(0).argmin())
+        return (values_8[:, best_8] - values[:, best]).mean()
 
     return interval(apart, torch.cat(parts, 1))
 
@@ -243,7 +254,7 @@ def _against_depth(
         "figure-5",
         letter,
         title,
-        headline=f"After {steps} steps: {slopes_said('L', slopes)}.",
+        headline=f"After {steps} steps: {slopes_in_words('L', slopes)}.",
         rows=rows,
         axes=Axes("depth", meter, "depth L", up, "logarithmic"),
         slopes=slopes,
@@ -253,47 +264,53 @@ def _against_depth(
 
 
 def _transfer(runs: Runs, data: DataSummary) -> list[Finding]:
-    panels = []
-    for letters, metric in (("de", "train_loss"), ("fg", "test_loss")):
-        for letter, (rule, name) in zip(letters, RULES.items(), strict=True):
-            rows = list[Row]()
-            best_rates = list[str]()
-            some = runs.where(rule=rule)
-            for (depth, width), part in sorted(some.by("depth", "width").items()):
-                series = f"depth {depth}, width {width}"
-                losses = sizes(part, "eta_c", methodcaller("metric", metric))
-                rows += point_rows(series, "eta_c", "loss", losses, depth=depth, width=width)
-                cell = scores(runs, rule, width, depth, data.classes, metric)
-                at = _rate(cell.optimum()) if cell.has_optimum else "beyond these rates"
-                best_rates.append(f"{at} ({series})")
-            loss = metric.replace("_", " ").replace("train", "training")
-            panels.append(
-                panel(
-                    "figure-5",
-                    letter,
-                    f"{name}: {loss}",
-                    headline=f"The best eta_c for the {loss} is {'; '.join(best_rates)}.",
-                    rows=rows,
-                    axes=Axes(
-                        "eta_c",
-                        "loss",
-                        "eta_c",
-                        f"{loss} (nats)",
-                        "semilogarithmic",
-                        zero=False,
-                        colour="depth",
-                        dash="width",
-                    ),
-                    caption=caption(
-                        some, data, _NAMED, BARS, "A rate at which a network diverged is left out."
-                    ),
-                )
-            )
-    return panels
+    uniform, eq8 = RULES
+    return [
+        _against_rate(runs, data, "d", uniform, "train_loss"),
+        _against_rate(runs, data, "e", eq8, "train_loss"),
+        _against_rate(runs, data, "f", uniform, "test_loss"),
+        _against_rate(runs, data, "g", eq8, "test_loss"),
+    ]
+
+
+def _against_rate(runs: Runs, data: DataSummary, letter: str, rule: str, metric: str) -> Finding:
+    rows = list[Row]()
+    best_rates = list[str]()
+    some = runs.where(rule=rule)
+    for (depth, width), part in sorted(some.by("depth", "width").items()):
+        series = f"depth {depth}, width {width}"
+        losses = sizes(part, "eta_c", methodcaller("metric", metric))
+        rows += point_rows(series, "eta_c", "loss", losses, depth=depth, width=width)
+        cell = scores(runs, rule, width, depth, data.classes, metric)
+        best = _rate(cell.optimum()) if cell.has_optimum else "beyond these rates"
+        best_rates.append(f"{best} ({series})")
+    loss = metric.replace("_", " ").replace("train", "training")
+    diverged_rates = "A rate at which a network diverged is left out."
+    return panel(
+        "figure-5",
+        letter,
+        f"{RULES[rule]}: {loss}",
+        headline=f"The best eta_c for the {loss} is {'; '.join(best_rates)}.",
+        rows=rows,
+        axes=Axes(
+            "eta_c",
+            "loss",
+            "eta_c",
+            f"{loss} (nats)",
+            "semilogarithmic",
+            zero=False,
+            colour="depth",
+            dash="width",
+        ),
+        caption=caption(some, data, _NAMED, BARS, diverged_rates),
+    )
 
 
 def _rate(log2_eta: Interval) -> str:
-    value, low, high = (math.pow(2, v) for v in (log2_eta.value, log2_eta.low, log2_eta.high))
+    """Show a learning rate with its interval, from those of its log2."""
+    value = math.pow(2, log2_eta.value)
+    low = math.pow(2, log2_eta.low)
+    high = math.pow(2, log2_eta.high)
     return f"{value:.2g} [{low:.2g}, {high:.2g}]"
 
 
@@ -304,6 +321,10 @@ def _deep(runs: Runs, data: DataSummary) -> list[Finding]:
         ("i", "Test loss of a deep network", "test_loss", "test loss (nats)"),
         ("j", "Test accuracy of a deep network", "test_accuracy", "test accuracy"),
     )
+    details = list[str]()
+    for rule, name in RULES.items():
+        for sentence in diverged(runs.where(rule=rule), "eta_c", "eta_c ="):
+            details.append(f"{name[0].upper()}{name[1:]}: {sentence[0].lower()}{sentence[1:]}")
     panels = []
     for letter, title, metric, up in drawn:
         rows = list[Row]()
@@ -320,27 +341,29 @@ def _deep(runs: Runs, data: DataSummary) -> list[Finding]:
                 rows=rows,
                 axes=Axes("step", metric, "step", up, "curves"),
                 caption=caption(slow, data, _NAMED, BANDS, "Differences are paired by seed."),
-                details=[
-                    f"{name[0].upper()}{name[1:]}: {sentence[0].lower()}{sentence[1:]}"
-                    for rule, name in RULES.items()
-                    for sentence in diverged(runs.where(rule=rule), "eta_c", "eta_c =")
-                ],
+                details=details,
             )
         )
     return panels
 
 
 def advantage(runs: Runs, metric: str) -> Interval:
-    """Eq. 8 minus uniform rates at the end of training, at the same eta_c, paired by seed."""
-    return difference(*(runs.where(rule=rule).metric(metric) for rule in RULES))
+    """Return Eq. 8 minus uniform rates after training, at the same eta_c, paired by seed."""
+    uniform, eq8 = RULES
+    return difference(runs.where(rule=uniform).metric(metric), runs.where(rule=eq8).metric(metric))
 
 
 def _compared(slow: Runs, runs: Runs, metric: str) -> str:
     least = min(runs.values("eta_c"))
-    rates = ", ".join(f"{best_rate(runs, rule)[0]:g} for {name}" for rule, name in RULES.items())
+    best_rates: list[str] = []
+    for rule, name in RULES.items():
+        eta_c, _ = best_rate(runs, rule)
+        best_rates.append(f"{eta_c:g} for {name}")
     return (
-        f"Eq. 8 minus uniform rates at the end: {apart_said(advantage(slow, metric))} at eta_c = "
-        f"{least:g}; {apart_said(tuned_advantage(runs, metric))} each at its best rate ({rates})."
+        "Eq. 8 minus uniform rates at the end: "
+        f"{difference_in_words(advantage(slow, metric))} at eta_c = {least:g}; "
+        f"{difference_in_words(tuned_advantage(runs, metric))} each at its best rate "
+        f"({', '.join(best_rates)})."
     )
 
 

@@ -1,6 +1,4 @@
-"""Figure 6: the smallest eigenvalues of the covariances Sigma and Theta of the steps of training
-(Assumption 1).
-"""
+"""Figure 6: the smallest eigenvalues of Sigma and Theta, covariances of steps (Assumption 1)."""
 
 from __future__ import annotations
 
@@ -19,11 +17,12 @@ from nfd.paper.figures.panels import (
     curve_rows,
     panel,
     point_rows,
+    sizes,
     slope,
-    slopes_said,
+    slopes_in_words,
 )
 
-# delta, the loss-weighted Theta, is measured beside them
+# What is drawn; delta, the loss-weighted Theta, is measured beside them.
 MATRICES = {"sigma": "Sigma", "theta": "Theta"}
 _SHARED = {"meter": "spectra", "batch": 1, "depth": 4, "eta_c": 0.1}
 
@@ -42,34 +41,37 @@ PARTS = everywhere(
 
 
 def eigenvalues(runs: Runs, name: str) -> tuple[list[float], Tensor]:
-    """Steps and smallest eigenvalues ``[seeds, steps, layers]`` of ``sigma``, ``theta`` or their
-    ``_relative``.
+    """Return steps, and smallest eigenvalues ``[seeds, steps, layers]``.
 
-    None is negative: what rounding says of more steps than neurons is zero.
+    ``name`` is ``sigma``, ``theta``, ``delta`` or one of these with ``_relative``. No eigenvalue is
+    negative: what rounding says of more steps than neurons is zero.
     """
     steps = runs.curve("measured_after")[0].tolist()
     return steps, runs.curve(name).view(len(runs), len(steps), -1).clamp_min(0)
 
 
 def reduce(runs: Mapping[str, Runs], data: DataSummary) -> list[Finding]:
-    """Panels a and b by layer, c and d by step, e and f by width: of Sigma and of Theta."""
+    """Return panels a and b by layer, c and d by step, e and f by width: of Sigma and of Theta."""
+    online = runs["online"]
     return [
-        draw(runs["online"], data, letter, name)
-        for draw, letters in ((_layers, "ab"), (_steps, "cd"), (_widths, "ef"))
-        for letter, name in zip(letters, MATRICES, strict=True)
+        _layers(online, data, "a", "sigma"),
+        _layers(online, data, "b", "theta"),
+        _steps(online, data, "c", "sigma"),
+        _steps(online, data, "d", "theta"),
+        _widths(online, data, "e", "sigma"),
+        _widths(online, data, "f", "theta"),
     ]
 
 
 def smallest(runs: Runs, name: str, look: int = -1) -> Tensor:
-    """The smallest over layers at one look, ``[seeds]``."""
-    return eigenvalues(runs, name)[1][:, look].amin(1)
+    """Return the smallest over layers at one look, ``[seeds]``."""
+    _, values = eigenvalues(runs, name)
+    return values[:, look].amin(1)
 
 
 def by_width(runs: Runs, name: str, look: int = -1) -> tuple[list[float], Tensor]:
-    """Widths and smallest eigenvalues over layers ``[seeds, widths]``."""
-    return by_seed(
-        {float(n): smallest(some, name, look) for n, some in sorted(runs.by("width").items())}
-    )
+    """Return widths and smallest eigenvalues over layers ``[seeds, widths]``."""
+    return by_seed(sizes(runs, "width", lambda some: smallest(some, name, look)))
 
 
 def _layers(runs: Runs, data: DataSummary, letter: str, name: str) -> Finding:
@@ -78,12 +80,10 @@ def _layers(runs: Runs, data: DataSummary, letter: str, name: str) -> Finding:
         steps, values = eigenvalues(some, name)
         by_layer = {float(k + 1): values[:, -1, k] for k in range(values.shape[2])}
         rows += point_rows(f"width {width}", "layer", "eigenvalue", by_layer, width=width)
-    lowest = min((row["eigenvalue"] for row in rows), default=math.nan)
-    reading = (
-        f"the smallest of any width and layer is {lowest:.1e}"
-        if rows
-        else "every width has a network that diverged"
-    )
+    reading = "every width has a network that diverged"
+    if rows:
+        lowest = min(row["eigenvalue"] for row in rows)
+        reading = f"the smallest of any width and layer is {lowest:.1e}"
     return panel(
         "figure-6",
         letter,
@@ -97,20 +97,18 @@ def _layers(runs: Runs, data: DataSummary, letter: str, name: str) -> Finding:
 
 def _steps(runs: Runs, data: DataSummary, letter: str, name: str) -> Finding:
     rows = list[Row]()
+    factors = list[str]()
     for width, some in sorted(runs.by("width").items()):
         steps, values = eigenvalues(some, name)
         rows += curve_rows(f"width {width}", steps, "eigenvalue", values.amin(2), width=width)
-    fall = {
-        w: smallest(r, name, 0).mean() / smallest(r, name).mean()
-        for w, r in sorted(runs.by("width").items())
-    }
-    falls = ", ".join(f"{_factor(float(f))} at width {w}" for w, f in fall.items())
+        fall = smallest(some, name, look=0).mean() / smallest(some, name, look=-1).mean()
+        factors.append(f"{_factor(float(fall))} at width {width}")
     return panel(
         "figure-6",
         letter,
         f"{MATRICES[name]} by step",
         headline=f"From step {steps[0]:.0f} to step {steps[-1]:.0f} the smallest over layers falls "
-        f"by factors {falls}.",
+        f"by factors {', '.join(factors)}.",
         rows=rows,
         axes=Axes(
             "step",
@@ -138,7 +136,7 @@ def _widths(runs: Runs, data: DataSummary, letter: str, name: str) -> Finding:
         "figure-6",
         letter,
         f"{MATRICES[name]} by width",
-        headline=f"Least of the layers: {slopes_said('n', slopes)}.",
+        headline=f"Least of the layers: {slopes_in_words('n', slopes)}.",
         rows=rows,
         slopes=slopes,
         axes=Axes(
@@ -164,10 +162,10 @@ def _up(name: str) -> str:
 
 
 def _about(name: str) -> str:
-    of = {"sigma": "phi(h_{l-1})", "theta": "g_l of the first output"}[name]
+    vectors = {"sigma": "phi(h_{l-1})", "theta": "g_l of the first output"}[name]
     return (
-        f"Of the matrix of inner products of {of} at all steps so far, over n; nothing is added to "
-        "its diagonal."
+        f"Of the matrix of inner products of {vectors} at all steps so far, over n; nothing is "
+        "added to its diagonal."
     )
 
 

@@ -30,12 +30,15 @@ BARS = "Bars: 95 % intervals of the mean over seeds."
 
 
 def panel(figure: str, letter: str, title: str, **rest: Any) -> Finding:
-    """A panel of a figure, ``figure-1`` and ``a``."""
+    """Return a panel of a figure such as ``figure-1``, by its letter."""
     return Finding(f"{figure}{letter}", f"({letter}) {title}", **rest)
 
 
 def difference(first: Tensor, second: Tensor) -> Interval:
-    """Mean of ``second - first`` with its interval: paired where the runs are as many."""
+    """Return the mean of ``second - first`` with its interval.
+
+    Runs are paired where there are as many in both.
+    """
     if len(first) == len(second):
         return mean(second - first)
     return interval(lambda a, b: b.mean(0) - a.mean(0), first, second)
@@ -44,8 +47,9 @@ def difference(first: Tensor, second: Tensor) -> Interval:
 def curve_rows(
     series: str, steps: Sequence[float], y: str, values: Tensor, **settings: Any
 ) -> list[Row]:
-    """Rows of a curve ``values`` [runs, steps], in its 95 % band, with its settings; it ends where
-    a run ended.
+    """Return rows of a curve ``values`` [runs, steps] in its 95 % band, with its settings.
+
+    The curve ends where the first run ended.
     """
     middle = values.mean(0)
     half = margin(values)
@@ -59,61 +63,76 @@ def curve_rows(
 def point_rows(
     series: str, x: str, y: str, samples: Mapping[float, Tensor], **settings: Any
 ) -> list[Row]:
-    """Rows of points, with the interval and settings of each; places where a run diverged are left
-    out.
+    """Return rows of points, with the interval and settings of each.
+
+    Places where a run diverged are left out.
     """
-    finite = {place: s for place, s in samples.items() if bool(s.isfinite().all())}
     return [
         {"series": series, **settings, x: place} | columns(y, mean(s))
-        for place, s in finite.items()
+        for place, s in _finite(samples).items()
     ]
+
+
+def _finite(samples: Mapping[float, Tensor]) -> dict[float, Tensor]:
+    """Return the places where no run diverged."""
+    return {place: s for place, s in samples.items() if bool(s.isfinite().all())}
 
 
 def line(
     series: str, x: str, y: str, places: Sequence[float], exponent: float, at: float
 ) -> list[Row]:
-    """A line of reference: ``at`` at the first place, and with this exponent from there; none
-    without places.
+    """Return a line of reference with an exponent, which is ``at`` at the first place.
+
+    Without places there is none.
     """
     if not places:
         return []
-    ends = (min(places), max(places))
-    return [{"series": series, x: p, y: at * math.pow(p / ends[0], exponent)} for p in ends]
+    first = min(places)
+    last = max(places)
+    return [
+        {"series": series, x: first, y: at},
+        {"series": series, x: last, y: at * math.pow(last / first, exponent)},
+    ]
 
 
 def slope(series: str, places: Sequence[float], samples: Tensor) -> Row:
-    """The exponent of the mean over runs, ``samples`` [runs, places]; not-a-number for one run or
-    one place.
+    """Return the exponent of the mean over runs, ``samples`` [runs, places].
+
+    It is not-a-number for one run or one place.
     """
     if len(samples) < 2 or len(places) < 2:
         return slope_row(series, UNKNOWN)
     return fitted(series, lambda s: log_slope(places, s.mean(0)), samples)
 
 
-def apart_said(apart: Interval) -> str:
-    """A difference in words, where there is one."""
+def difference_in_words(apart: Interval) -> str:
+    """Show a difference, where there is one."""
     return str(apart) if math.isfinite(apart.value) else "unknown (networks diverged)"
 
 
-def slopes_said(letter: str, slopes: Iterable[Row]) -> str:
-    """``h: n^-1.02 [-1.10, -0.94]; ...``."""
+def slopes_in_words(letter: str, slopes: Iterable[Row]) -> str:
+    """Show exponents as ``h: n^-1.02 [-1.10, -0.94]; ...``."""
     return "; ".join(f"{row['series']}: {power(letter, row)}" for row in slopes)
 
 
 def sizes(runs: Runs, axis: str, read: Callable[[Runs], Tensor]) -> dict[float, Tensor]:
-    """What ``read`` gives of the runs of every size."""
+    """Return what ``read`` gives of the runs of every size."""
     return {float(size): read(some) for size, some in sorted(runs.by(axis).items())}
 
 
 def by_seed(samples: Mapping[float, Tensor]) -> tuple[list[float], Tensor]:
-    """Places and ``[seeds, places]`` of those where no run diverged."""
-    finite = {place: s for place, s in samples.items() if bool(s.isfinite().all())}
-    return list(finite), torch.stack(list(finite.values()), 1) if finite else torch.empty(0, 0)
+    """Return the places where no run diverged, and their numbers ``[seeds, places]``."""
+    finite = _finite(samples)
+    if not finite:
+        return [], torch.empty(0, 0)
+    return list(finite), torch.stack(list(finite.values()), 1)
 
 
 def epoch_losses(runs: Runs) -> tuple[list[float], Tensor]:
-    """Training losses, the first and then means over the steps between looks, ``[runs, looks]``,
-    and the updates made by then."""
+    """Return the updates made by every look, and training losses ``[runs, looks]``.
+
+    The first loss is that of the first step, the others are means over the steps between looks.
+    """
     moments = [int(m) for m in runs.curve("tested_after")[0].tolist()]
     losses = runs.curve("loss")
     parts = [losses[:, a:b].mean(1) for a, b in itertools.pairwise(moments)]
@@ -121,27 +140,25 @@ def epoch_losses(runs: Runs) -> tuple[list[float], Tensor]:
 
 
 def tested(runs: Runs, name: str) -> tuple[list[float], Tensor]:
-    """``test_loss`` or ``test_accuracy`` at every look, ``[runs, looks]``, and the updates made by
-    then.
+    """Return the updates made by every look, and what was tested ``[runs, looks]``.
+
+    ``name`` is ``test_loss`` or ``test_accuracy``.
     """
     return runs.curve("tested_after")[0].tolist(), runs.curve(name)
 
 
 def diverged(runs: Runs, axis: str, name: str) -> list[str]:
-    """A sentence on the runs that diverged, by a setting; none where none did."""
-    counts = {
-        value: (sum(r.status == "diverged" for r in some), len(some))
-        for value, some in sorted(runs.by(axis).items())
-    }
-    shares = [
-        f"{name} {shown(value)} ({bad} of {all_})".lstrip()
-        for value, (bad, all_) in counts.items()
-        if bad
-    ]
+    """Return a sentence on the runs that diverged, by a setting; none where none did."""
+    shares: list[str] = []
+    for value, some in sorted(runs.by(axis).items()):
+        count = sum(record.status == "diverged" for record in some)
+        if count:
+            shares.append(f"{name} {shown(value)} ({count} of {len(some)})".lstrip())
     return [f"Diverged: {listed(shares)}."] if shares else []
 
 
 def shown(value: Any) -> str:
+    """Show the value of a setting, without zeros after the point."""
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -149,33 +166,39 @@ def shown(value: Any) -> str:
 
 
 def slope_row(series: str, exponent: Interval) -> Row:
-    """The row of an exponent, with its verdict."""
+    """Return the row of an exponent, with its verdict."""
     return {"series": series} | columns("slope", exponent) | {"verdict": verdict_of(exponent)}
 
 
 def fitted(series: str, f: Callable[..., Tensor], *samples: Tensor) -> Row:
-    """The row of a fitted exponent, ``f`` of the replicates, with its verdict; not-a-number if it
-    cannot be fitted.
+    """Return the row of an exponent that ``f`` fits to replicates, with its verdict.
+
+    It is not-a-number where it cannot be fitted.
     """
     return slope_row(series, interval(f, *samples))
 
 
 def power(letter: str, row: Row) -> str:
-    """``L^-0.46 [-0.51, -0.41]``."""
+    """Show the exponent of a row as ``L^-0.46 [-0.51, -0.41]``."""
     if not math.isfinite(row["stderr"]):
         return "no exponent"
     return f"{letter}^{row['slope']:.2f} [{row['low']:.2f}, {row['high']:.2f}]"
 
 
 def slope_table(slopes: Iterable[Row], *, verdicts: bool) -> list[dict[str, str]]:
-    """Exponents for people; those that noise hides are said to be."""
+    """Return exponents as a table for a page; those that noise hides are called not resolved."""
     table = []
     for row in slopes:
-        known = math.isfinite(row["stderr"])
-        limits = f"[{row['low']:.2f}, {row['high']:.2f}]"
-        shown = f"{row['slope']:.2f} {limits} ± {row['stderr']:.3f}" if known else "not resolved"
-        line = {"": row["series"], "exponent [95 % interval] ± standard error": shown}
-        table.append(line | {"verdict": row["verdict"] if known else ""} if verdicts else line)
+        exponent = "not resolved"
+        verdict = ""
+        if math.isfinite(row["stderr"]):
+            limits = f"[{row['low']:.2f}, {row['high']:.2f}]"
+            exponent = f"{row['slope']:.2f} {limits} ± {row['stderr']:.3f}"
+            verdict = row["verdict"]
+        line = {"": row["series"], "exponent [95 % interval] ± standard error": exponent}
+        if verdicts:
+            line["verdict"] = verdict
+        table.append(line)
     return table
 
 
@@ -197,38 +220,34 @@ _USUAL = {"block": "one-layer", "order": "pre", "feedback": "shared"}
 
 
 def caption(runs: Runs, data: DataSummary, *sentences: str) -> str:
-    """What is shown, and what ran, in words."""
+    """Return a caption: sentences on what is shown, and one on what ran."""
     is_start = runs.values("meter") == ["start"]
     forms = _FORMS if is_start else _FORMS | _TRAINING
-    parts = [part for name, form in forms.items() if (part := _setting(runs, name, form))]
+    settings = [_setting(runs, name, form) for name, form in forms.items()]
+    network = ", ".join(setting for setting in settings if setting)
     seeds = f"{len(runs.values('seed'))} seeds of the initial weights"
     how = "inputs normalised per channel"
     if not is_start:
         how = f"{_training(runs)}, {how}"
         seeds = f"{seeds}, the same batches for all"
-    return " ".join([*sentences, f"{data.title}; {', '.join(parts)}; {how}; {seeds}."])
+    return " ".join([*sentences, f"{data.title}; {network}; {how}; {seeds}."])
 
 
 def _setting(runs: Runs, name: str, form: str) -> str:
-    """The values of a setting; nothing where it is the usual one."""
+    """Show the values of a setting; nothing where it is the usual one."""
     values = runs.values(name)
     if name == "network":
         return "vanilla networks without skip connections" if "mlp" in values else ""
-    return (
-        ""
-        if values == [_USUAL.get(name)]
-        else form.format(listed([shown(value) for value in values]))
-    )
+    if values == [_USUAL.get(name)]:
+        return ""
+    return form.format(listed([shown(value) for value in values]))
 
 
 def _training(runs: Runs) -> str:
-    optimizers = runs.values("optimizer")
+    optimizers = listed([name.upper() for name in runs.values("optimizer")])
     momenta = runs.values("momentum")
-    momentum = (
-        "without momentum"
-        if momenta == [0.0]
-        else f"with momentum {listed([shown(m) for m in momenta])}"
-    )
+    momentum = f"with momentum {listed([shown(m) for m in momenta])}"
+    if momenta == [0.0]:
+        momentum = "without momentum"
     scale = "1/sqrt(n)" if runs.values("rule") == ["ntk"] else "1/n"
-    named = listed([name.upper() for name in optimizers])
-    return f"{named} {momentum}, LR = eta_c, cross-entropy in nats, outputs scaled by {scale}"
+    return f"{optimizers} {momentum}, LR = eta_c, cross-entropy in nats, outputs scaled by {scale}"
