@@ -10,7 +10,7 @@ sum of r over the steps so far, and s the latest step,
 The power is that of a constant rate. Every fall of the rate after the warm-up lowers the loss by b
 times the fall, most of it within some hundred steps: by b in all where the rate falls to zero
 slowly. What this form misses is a Gaussian process over log S. A run before its fall does not show
-b: it has a prior, as has a, learned from other people's runs (``priors/curves.json``;
+b: it has a prior, as has a, learned from other people's runs (``curves.json``;
 docs/real-ladders.md). E, f and b are normal given a, so that the posterior is a sum over a grid of
 a.
 

@@ -469,7 +469,7 @@ def fit_ladder(
 
     Args:
         rows, columns, rate: as for ``nfd.fit_scaling_law``. Tokens may be steps times the batch.
-        prior: ``"ladders"``, the package's; a file of ``python -m benchmarks.ladders --prior``;
+        prior: ``"ladders"``, the package's; a file of the form of the package's ``losses.json``;
             None for wide priors, whose intervals are wider.
 
     Returns:

@@ -8,7 +8,7 @@ For N parameters and D tokens,
 of one of them alone, ``E + A / N^a``. The additive law has p = 1; published ladders have p near 2.
 What this form misses is a Gaussian process over (log10 N, log10 D), the discrepancy, which grows
 with the distance from the runs. Errors of runs are Student's t: a run that is tuned badly counts
-less. The numbers have a prior, learned from other people's ladders (``priors/losses.json``;
+less. The numbers have a prior, learned from other people's ladders (``losses.json``;
 docs/real-ladders.md), and a posterior, sampled by an ensemble of walkers. Half widths of intervals
 are calibrated on ladders.
 
