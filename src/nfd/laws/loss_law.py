@@ -1,13 +1,13 @@
 """The loss law: what trained networks lose against the infinite one, its fit, and its intervals.
 
-With ``s = x0 / x`` for every variable x of a run (width n, depth L, tokens), x0 its smallest fitted
-value,
+With ``s = x0 / x`` for every variable x of a training run (width n, depth L, tokens), x0 its
+smallest fitted value,
 
     loss = floor + sum_k A_k s_k^p_k + C_n s_n^2 + C_L s_L^2 + C_nL s_n s_L.
 
 The floor is the loss of the infinite network after the same training. Width and depth have the
 power 1 of the first correction to their limits, and terms of second order, as networks that can be
-trained are of moderate size. Tokens have a power that only the losses tell. Every number has a
+trained are of moderate size. Tokens have a power that only the losses show. Every number has a
 prior: a power is what theory or earlier laws say, within a factor; a term of second order is 0,
 within the term of first order. So the fit learns from the losses what it can, and what it cannot
 learn widens the intervals.
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from typing import Any
@@ -35,13 +35,14 @@ from nfd.core.estimates import Interval, f_tail
 
 Array = NDArray[np.float64]
 Sizes = tuple[float, ...]
-Losses = Mapping[Any, Sequence[float]]  # of runs, by their sizes
+# The losses of training runs, by the sizes of the runs.
+Losses = Mapping[Any, Sequence[float]]
 
 # The p-value below which the law does not hold.
 GOOD = 0.05
 
-# ---- The form and the priors: all that is taken to be so before any loss is seen. The likelihood
-# is ``_Fit._settled``.
+# ---- The form and the priors: all that is assumed before any loss is seen. The likelihood is
+# ``_Fit._settled``.
 
 
 # Variables with a limit: their power is 1 there, and they have terms of second order.
@@ -63,7 +64,7 @@ _SHARED = (0.0, 0.3, 1.0, 4.0, 16.0, 64.0)
 
 @dataclass(frozen=True)
 class Form:
-    """The variables of a law and the smallest size of each, ``x0``.
+    """The variables of a loss law and the smallest size of each, ``x0``.
 
     A law is a row of numbers: the floor; the term of every variable at its smallest size, ``A``;
     the logarithm of every power; the terms of second order, ``C``, of each limited variable and of
@@ -99,7 +100,8 @@ class Form:
 
         How large second order may be depends on the first, which only a fit knows (``_Fit``).
         """
-        middle, sure = np.zeros((2, self.second.stop))
+        middle = np.zeros(self.second.stop)
+        sure = np.zeros(self.second.stop)
         for k, name in enumerate(self.variables, self.powers.start):
             power, error = _POWERS[name]
             middle[k] = math.log(power)
@@ -141,7 +143,7 @@ class Form:
 
 @dataclass(frozen=True)
 class Law:
-    """A fitted law of the loss, with 95 % intervals.
+    """A fitted loss law, with 95 % intervals.
 
     It is ``loss = floor + sum_k A_k / x_k^p_k`` with terms of second order. The intervals include
     the noise of the seeds, also noise that the sizes of a seed share, terms of second order as
@@ -237,7 +239,7 @@ class Law:
         return interval_of(value, draws + noise * errors)
 
     def excess(self, *sizes: float) -> Interval:
-        """The loss above the floor: the most that larger networks can gain.
+        """The loss above the floor, which is the most that larger networks can gain.
 
         Raises as ``loss`` does.
         """
@@ -253,7 +255,7 @@ class Law:
         return interval_of(first - second, first_draws - second_draws)
 
     def _losses(self, sizes: Sizes) -> tuple[float, Array]:
-        """The loss of a size, by the law and by every draw."""
+        """The loss of a size by the law, and by every draw ``[B]``."""
         if len(sizes) != len(self.variables):
             raise InputError(
                 f"this law needs {', '.join(self.variables)}; got {len(sizes)} numbers."
@@ -275,7 +277,7 @@ class Law:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """A size outside the fit: what the law said of the mean of so many runs, and what they did."""
+    """A size outside the fit, with the mean loss of its runs as predicted and as measured."""
 
     size: Sizes
     networks: int
@@ -319,60 +321,64 @@ _ROUNDING = 1e-12
 
 
 def fit_law(variables: tuple[str, ...], losses: Losses, *, paired: bool = True) -> Law:
-    """Fit the law to the final losses of runs.
+    """Fit the loss law to the final losses of training runs.
 
     Args:
-        variables: what the sizes of a run are. losses: sizes -> losses of the runs, one or more. A
-            size at which a run diverged is left out, and the note says so.
+        variables: what the sizes of a run are.
+        losses: sizes -> losses of the runs, one or more. A size at which a run diverged is left
+            out, and the note says so.
         paired: whether the i-th losses of all sizes come from one seed, and so perhaps from common
-            random weights or batches. False, where every run had a seed of its own.
+            random weights or batches. False, where every run had another seed.
 
     Raises:
         ValueError: with no more sizes than the law has numbers, with variables that grow together,
             or with seeds that do not differ.
     """
-    kept = {
-        size: np.array(own, dtype=float)
-        for size, own in sorted(losses.items())
-        if np.isfinite(own).all()
-    }
-    lost = [" x ".join(f"{x:g}" for x in size) for size in sorted(losses) if size not in kept]
-    note = (
-        f"Left out, as runs diverged there: {' x '.join(variables)} {', '.join(lost)}."
-        if lost
-        else ""
-    )
-    check_sizes(variables, kept, note)
-    sizes = np.array(list(kept), dtype=float)
-    runs = [*kept.values()]
-    if max(map(len, runs)) > 1 and all(np.ptp(own) == 0 for own in runs):
+    trained = dict[Sizes, Array]()
+    diverged = list[str]()
+    for size, of_seeds in sorted(losses.items()):
+        if np.isfinite(of_seeds).all():
+            trained[size] = np.array(of_seeds, dtype=float)
+        else:
+            diverged.append(" x ".join(f"{x:g}" for x in size))
+    note = ""
+    if diverged:
+        places = ", ".join(diverged)
+        note = f"Left out, as runs diverged there: {' x '.join(variables)} {places}."
+    check_sizes(variables, trained, note)
+    sizes = np.array(list(trained), dtype=float)
+    runs = list(trained.values())
+    seeds = [len(of_seeds) for of_seeds in runs]
+    if max(seeds) > 1 and all(np.ptp(of_seeds) == 0 for of_seeds in runs):
         raise InputError(
             "losses of different seeds must differ; they are equal at every size. Train from other "
             "seeds."
         )
+
     form = Form(variables, tuple(sizes.min(0).tolist()))
     noise = _noise(variables, sizes, runs, paired)
-    fit = _Fit(form, sizes, np.array([own.mean() for own in runs]), noise)
+    fit = _Fit(form, sizes, np.array([of_seeds.mean() for of_seeds in runs]), noise)
     p_value, bent = _tested(fit)
     residuals = (fit.means - form.losses(fit.law[None], sizes)[0]) / noise.errors
     reason = _reason(form, sizes, p_value, bent, sizes[np.abs(residuals).argmax()])
     return Law(
-        form,
-        tuple(sizes.max(0).tolist()),
-        _terms(form, fit.law, fit.draws),
-        p_value,
-        min(map(len, runs)),
-        reason is None,
-        " ".join(filter(None, (reason, note))),
-        fit.law,
-        fit.draws,
-        fit.variances,
+        form=form,
+        largest=tuple(sizes.max(0).tolist()),
+        terms=_terms(form, fit.law, fit.draws),
+        p_value=p_value,
+        seeds=min(seeds),
+        good=reason is None,
+        note=" ".join(filter(None, (reason, note))),
+        fit=fit.law,
+        draws=fit.draws,
+        noise=fit.log_variances,
     )
 
 
 def check_sizes(variables: tuple[str, ...], sizes: Collection[Any], note: str = "") -> None:
-    """ValueError where these sizes are too few or too alike for a law in the variables; ``note``
-    says why.
+    """Raise ValueError where sizes are too few, or too alike, for a law in the variables.
+
+    ``note`` says why they are.
     """
     form = Form(variables, ())
     terms = 1 + len(variables) + len(form.free)
@@ -382,9 +388,8 @@ def check_sizes(variables: tuple[str, ...], sizes: Collection[Any], note: str = 
             f"that; got {len(sizes)}. Add sizes. {note}".rstrip()
         )
     places = np.array([*sizes], dtype=float)
-    if np.linalg.matrix_rank(
-        np.hstack([np.ones((len(sizes), 1)), places.min(0) / places]), tol=1e-6
-    ) <= len(variables):
+    columns = np.hstack([np.ones((len(sizes), 1)), places.min(0) / places])
+    if np.linalg.matrix_rank(columns, tol=1e-6) <= len(variables):
         raise InputError(
             f"{' and '.join(variables)} must vary independently of each other; in these sizes they "
             "do not. Add sizes."
@@ -392,12 +397,15 @@ def check_sizes(variables: tuple[str, ...], sizes: Collection[Any], note: str = 
 
 
 class _Fit:
-    """Mean losses ``[K]`` at sizes ``[K, variables]`` with noise, and the laws that are nearest to
-    them.
+    """The laws nearest to mean losses ``[K]``, with noise, at sizes ``[K, variables]``.
 
     Attributes:
-        prior, sure: middle of the numbers of a law, and one over their variance. allowed: the error
-            of second order.
+        whitening: ``[K, K]``, makes the noise of the means independent, with variance 1.
+        least: the least variance of the noise, over what the seeds say: that of rounding.
+        prior, sure: middle of the numbers of a law, and one over their variance.
+        allowed: the standard deviation of second order.
+        law: the nearest law ``[numbers]``.
+        draws, log_variances: as ``Law.draws`` and ``Law.noise``.
     """
 
     def __init__(self, form: Form, sizes: Array, means: Array, noise: _Noise) -> None:
@@ -405,7 +413,6 @@ class _Fit:
         self.sizes = sizes
         self.means = means
         self.noise = noise
-        # of means, where the variance is 1
         self.whitening = np.linalg.inv(np.linalg.cholesky(noise.covariance))
         self.least = float(np.square(self.whitening @ (_ROUNDING * means)).mean())
         self.prior, sure = form.prior
@@ -413,33 +420,30 @@ class _Fit:
         self.allowed, variance = self._second_order()
         self.sure = np.concatenate([sure[: form.powers.stop], self.allowed**-2])
         for _ in range(_REFINED):
-            self.law = self._settled(self.law[None], self.means[None], self.prior[None], variance)[
-                0
-            ]
+            settled = self._settled(self.law[None], self.means[None], self.prior[None], variance)
+            self.law = settled[0]
             variance, freedom = self._variance(self.law, variance)
-        # logarithms of a run's (``Law.noise``)
-        self.draws, self.variances = self._drawn(self.law, variance, freedom)
+        self.draws, self.log_variances = self._drawn(self.law, variance, freedom)
 
     def _of_first_order(self) -> Array:
-        """The nearest law without second order, on a grid of the powers that only losses tell."""
+        """Find the nearest law without second order, on a grid of the powers without a limit."""
         form = self.form
         laws = list[Array]()
         for powers in product(_STARTS, repeat=len(form.free)):
             law = self.prior.copy()
             law[form.powers][form.free] = np.log(powers)
             columns = self.whitening @ form.slopes(law[None], self.sizes)[0, :, : form.first.stop]
-            law[: form.first.stop], *_ = np.linalg.lstsq(
-                columns, self.whitening @ self.means, rcond=None
-            )
+            solution = np.linalg.lstsq(columns, self.whitening @ self.means, rcond=None)
+            law[: form.first.stop] = solution[0]
             laws.append(law)
         return min(laws, key=self.misfit)
 
     def _second_order(self) -> tuple[Array, float]:
-        """How large second order may be, and the variance that the noise is times.
+        """Find how large second order may be, and by what the variance of the noise is multiplied.
 
-        As large as first order at the smallest size, by least squares that leave second order free,
-        with the error added. A fit that holds it small finds too small a first order where the two
-        cancel, and allows too little.
+        It may be as large as first order at the smallest size, by least squares that leave second
+        order free, with the error added. A fit that holds it small finds too small a first order
+        where the two cancel, and allows too little.
         """
         form = self.form
         K = len(self.means)
@@ -449,14 +453,13 @@ class _Fit:
         inverse = np.linalg.pinv(columns)
         rank = int(np.linalg.matrix_rank(columns))
         numbers = inverse @ self.whitening @ self.means
-        left = self.whitening @ self.means - columns @ numbers
-        variance = 1.0
-        if not self.noise.freedom:
-            variance = (
-                float(left @ left) / (K - rank)
-                if rank < K
-                else self.misfit(self.law) / (K - form.first.stop)
-            )
+        residuals = self.whitening @ self.means - columns @ numbers
+        if self.noise.freedom:
+            variance = 1.0
+        elif rank < K:
+            variance = float(residuals @ residuals) / (K - rank)
+        else:
+            variance = self.misfit(self.law) / (K - form.first.stop)
         variance = max(variance, self.least)
         first = np.hypot(numbers, math.sqrt(variance) * np.linalg.norm(inverse, axis=1))[
             form.first
@@ -472,7 +475,7 @@ class _Fit:
         )
 
     def _variance(self, law: Array, variance: float) -> tuple[float, float]:
-        """The variance of the noise over what the seeds say, and its degrees of freedom.
+        """Estimate the variance of the noise over what the seeds say, and its degrees of freedom.
 
         Without seeds only the misfit shows it; with seeds misfit widens it. A number counts
         as used as far as the losses, and not the prior, decide it.
@@ -481,11 +484,11 @@ class _Fit:
         prior = variance * self.sure
         used = len(law) - float(np.diag(np.linalg.pinv(slopes.T @ slopes + np.diag(prior))) @ prior)
         misfit = self.misfit(law)
-        left = max(len(self.means) - used, 1.0)
+        unused = max(len(self.means) - used, 1.0)
         seeds = self.noise.freedom
-        if seeds and misfit <= left:
+        if seeds and misfit <= unused:
             return 1.0, seeds
-        return max((misfit + seeds) / (left + seeds), self.least), left + seeds
+        return max((misfit + seeds) / (unused + seeds), self.least), unused + seeds
 
     def _drawn(self, law: Array, variance: float, freedom: float) -> tuple[Array, Array]:
         """Fit laws ``[B, numbers]`` to drawn losses and priors; also draw the noise of a run.
@@ -589,10 +592,11 @@ class _Noise:
     """The noise of runs at the fitted sizes, as far as their seeds show it.
 
     Attributes:
-        level, slopes, centre: ``log var = level + slopes . (log x - centre)`` of a run. doubt:
-            covariance of slopes.
+        level, slopes, centre: ``log var = level + slopes . (log x - centre)`` of a run.
+        doubt: the covariance of the slopes.
         errors: of the mean loss of every size by these, ``[K]``.
-        shapes: correlations that the sizes may have, ``[G, K, K]``. chances: of each.
+        shapes: correlations that the sizes may have, ``[G, K, K]``.
+        chances: of each shape, ``[G]``.
         squares: of the noise in units of ``errors`` and of each shape, ``[G]``.
         freedom: their degrees of freedom; 0 where no size has two seeds, and the noise is known up
             to a factor.
@@ -620,61 +624,90 @@ class _Noise:
 
 
 def _noise(variables: Sequence[str], sizes: Array, runs: Sequence[Array], paired: bool) -> _Noise:
-    """Estimate the noise of runs, ``[K]`` arrays of seeds, at sizes ``[K, variables]``."""
+    """Estimate the noise of training runs, ``K`` arrays of seeds, at sizes ``[K, variables]``."""
     (K, V) = sizes.shape
-    counts = np.array([*map(len, runs)])
+    counts = np.array([len(of_seeds) for of_seeds in runs])
     centre = np.log(sizes).mean(0)
-    alone = np.eye(K)[None]
+    independent = np.eye(K)[None]
     freedom = float((counts - 1).sum())
     if not freedom:
-        none = np.zeros(V)
         return _Noise(
-            0.0, none, centre, np.eye(V) * 1e-9, np.ones(K), alone, np.ones(1), np.ones(1), 0.0, 0.0
+            level=0.0,
+            slopes=np.zeros(V),
+            centre=centre,
+            doubt=np.eye(V) * 1e-9,
+            errors=np.ones(K),
+            shapes=independent,
+            chances=np.ones(1),
+            squares=np.ones(1),
+            freedom=0.0,
+            worth=0.0,
         )
-    seen = np.array([own.var(ddof=min(1, len(own) - 1)) for own in runs])
-    (level, *slopes), doubt = _smoothed(variables, np.log(sizes) - centre, counts - 1, seen)
-    deviations = np.exp((level + (np.log(sizes) - centre) @ slopes) / 2)
-    errors = deviations / np.sqrt(counts)
-    smooth = level, np.array(slopes), centre, doubt, errors
-    if not paired or len({*counts.tolist()}) > 1:
-        squares = np.array([((counts - 1) * seen / deviations**2).sum()])
-        return _Noise(*smooth, alone, np.ones(1), squares, freedom, _WORTH * freedom)
-    alike = [
-        np.ones((K, K)),
-        *(np.equal.outer(x, x).astype(float) for x in sizes.T if len({*x.tolist()}) < K),
-    ]
-    shares = np.array([*product(_SHARED, repeat=len(alike))])
-    shapes = (np.eye(K) + np.einsum("gr,rij->gij", shares, np.array(alike))) / (1 + shares.sum(1))[
-        :, None, None
-    ]
-    own = np.stack([run - run.mean() for run in runs]) / deviations[:, None]
-    squares = np.einsum(
-        "is,gis->g", own, np.linalg.solve(shapes, np.broadcast_to(own, (len(shapes), *own.shape)))
+    logs = np.log(sizes) - centre
+    variances = np.array([of_seeds.var(ddof=min(1, len(of_seeds) - 1)) for of_seeds in runs])
+    (level, *slopes), doubt = _smoothed(variables, logs, counts - 1, variances)
+    deviations = np.exp((level + logs @ slopes) / 2)
+    noise = _Noise(
+        level=level,
+        slopes=np.array(slopes),
+        centre=centre,
+        doubt=doubt,
+        errors=deviations / np.sqrt(counts),
+        shapes=independent,
+        chances=np.ones(1),
+        squares=np.array([((counts - 1) * variances / deviations**2).sum()]),
+        freedom=freedom,
+        worth=_WORTH * freedom,
     )
-    # of normal noise whose variance has any size, and is integrated over
-    likely = -(counts[0] - 1) / 2 * np.linalg.slogdet(shapes)[1] - freedom / 2 * np.log(squares)
+    if not paired or len({*counts.tolist()}) > 1:
+        return noise
+    residuals = np.stack([of_seeds - of_seeds.mean() for of_seeds in runs])
+    return _correlated(noise, sizes, residuals / deviations[:, None])
+
+
+def _correlated(noise: _Noise, sizes: Array, residuals: Array) -> _Noise:
+    """Let the sizes of a seed share parts of their noise, by scaled residuals ``[K, seeds]``."""
+    (K, seeds) = residuals.shape
+    # Whether two sizes are alike: all of them, those of one width, those of one depth.
+    alike = [np.ones((K, K))]
+    for values in sizes.T:
+        if len({*values.tolist()}) < K:
+            alike.append(np.equal.outer(values, values).astype(float))
+    shares = np.array([*product(_SHARED, repeat=len(alike))])
+    covariances = np.eye(K) + np.einsum("gr,rij->gij", shares, np.array(alike))
+    shapes = covariances / (1 + shares.sum(1))[:, None, None]
+    repeated = np.broadcast_to(residuals, (len(shapes), K, seeds))
+    squares = np.einsum("is,gis->g", residuals, np.linalg.solve(shapes, repeated))
+    # The likelihood of normal noise, integrated over its variance, which may have any size.
+    volumes = np.linalg.slogdet(shapes)[1]
+    likely = -(seeds - 1) / 2 * volumes - noise.freedom / 2 * np.log(squares)
     chances = np.exp(likely - likely.max())
-    worth = _WORTH * (counts[0] - 1) * max(1, K - int(np.linalg.matrix_rank(sum(alike))))
-    return _Noise(*smooth, shapes, chances / chances.sum(), squares, freedom, worth)
+    unshared = max(1, K - int(np.linalg.matrix_rank(sum(alike))))
+    return replace(
+        noise,
+        shapes=shapes,
+        chances=chances / chances.sum(),
+        squares=squares,
+        worth=_WORTH * (seeds - 1) * unshared,
+    )
 
 
 def _smoothed(
-    variables: Sequence[str], logs: Array, freedoms: Array, seen: Array
+    variables: Sequence[str], logs: Array, freedoms: Array, variances: Array
 ) -> tuple[list[float], Array]:
     """Find the level and slopes of the likeliest variances, and the covariance of the slopes.
 
-    A sample variance over the true one is ``chi2_f / f`` with f = seeds - 1. Fisher scoring.
+    By Fisher scoring: a sample variance over the true one is ``chi2_f / f`` with f = seeds - 1.
     """
     Z = np.hstack([np.ones((len(logs), 1)), logs])
     half = freedoms / 2
     sure = np.diag([0.0, *(_SLOPE_SURE for _ in variables)])
-    prior = np.array(
-        [math.log(half @ seen / half.sum()), *(_SLOPES.get(name, 0.0) for name in variables)]
-    )
+    level = math.log(half @ variances / half.sum())
+    prior = np.array([level, *(_SLOPES.get(name, 0.0) for name in variables)])
     c = prior
     information = Z.T @ (Z * half[:, None]) + sure
     for _ in range(50):
-        score = Z.T @ (half * (seen * np.exp(-Z @ c) - 1)) - sure @ (c - prior)
+        score = Z.T @ (half * (variances * np.exp(-Z @ c) - 1)) - sure @ (c - prior)
         step = np.clip(np.linalg.solve(information, score), -1, 1)
         c = c + step
         if np.abs(step).max() < 1e-8:
@@ -691,8 +724,29 @@ def _smoothed(
 # imitates within the noise is not seen: the intervals allow for it.
 #
 # The noise is known with 0.7 of its degrees of freedom, as smoothing variances costs some, and
-# where sizes share seeds with 0.7 of those that are left beside the shared parts. Without seeds,
+# where sizes share seeds with 0.7 of those that remain beside the shared parts. Without seeds,
 # other powers are tested against the rest of the misfit.
+
+
+@dataclass(frozen=True)
+class _Misfit:
+    """What the law without second order does not explain, and the directions to test it in.
+
+    All are in units of the errors; directions are orthonormal, ``[K, directions]``.
+
+    Attributes:
+        residuals: ``[K]``.
+        second: the terms of second order, as large as the fit allows, ``[K, terms]``.
+        curved: directions that only these terms have.
+        rest: directions that no term of the law has.
+        other: those of the rest that ``sqrt(s)`` has.
+    """
+
+    residuals: Array
+    second: Array
+    curved: Array
+    rest: Array
+    other: Array
 
 
 def _tested(fit: _Fit) -> tuple[float, bool]:
@@ -700,47 +754,14 @@ def _tested(fit: _Fit) -> tuple[float, bool]:
 
     The p-value is not-a-number if nothing can be tested.
     """
-    form = fit.form
-    noise = fit.noise
-    root = 1 / fit.noise.errors[:, None]
-    law = fit.law.copy()
-    law[form.powers][form.limited] = 0.0
-    law[form.second] = 0.0
-    left = root[:, 0] * (fit.means - form.losses(law[None], fit.sizes)[0])
-    slopes = root * form.slopes(law[None], fit.sizes)[0]
-    numbers = [0, *range(1, form.powers.start), *(form.powers.start + k for k in form.free)]
-    straight = _basis(slopes[:, numbers])
-    second = slopes[:, form.second]
-    curved = _basis(second - straight @ (straight.T @ second))
-    rest = _basis(np.eye(len(root)) - straight @ straight.T - curved @ curved.T)
-    other = _basis(
-        rest @ (rest.T @ (root * np.sqrt(form.shrunk(law[None], fit.sizes)[0][:, form.limited])))
-    )
-    if not noise.freedom:
-        freedom = rest.shape[1] - other.shape[1]
-        gain = float(np.square(other.T @ left).sum())
-        misfit = float(np.square(rest.T @ left).sum()) - gain
-        if freedom < 1 or not other.shape[1] or misfit <= freedom * fit.least:
-            return math.nan, False
-        return f_tail(gain / other.shape[1] / (misfit / freedom), other.shape[1], freedom), False
-
-    def chance(basis: Array, allowed: Array | None = None) -> float:
-        """The chance of more along these combinations ``[K, combinations]``.
-
-        What terms within ``allowed`` explain does not count.
-        """
-        values = basis.T @ left
-        count = basis.shape[1]
-        if not count:
-            return math.inf
-        if allowed is not None:
-            values = values - basis.T @ allowed @ lsq_linear(basis.T @ allowed, values, (-1, 1)).x
-        square = float(values @ values) / count
-        traces = np.einsum("ic,gij,jc->g", basis, noise.shapes, basis) / count
-        ratios = square / (traces * noise.squares / noise.freedom)
-        return float(noise.chances @ fdtrc(count, noise.worth, ratios))
-
-    chances = chance(rest), chance(other), chance(curved, second * fit.allowed)
+    misfit = _misfit(fit)
+    if not fit.noise.freedom:
+        return _p_value_without_seeds(misfit, fit.least), False
+    chances = [
+        _chance(fit.noise, misfit.rest, misfit.rest.T @ misfit.residuals),
+        _chance(fit.noise, misfit.other, misfit.other.T @ misfit.residuals),
+        _chance(fit.noise, misfit.curved, _beyond_second_order(misfit)),
+    ]
     least = min(chances)
     p_value = math.nan
     if math.isfinite(least):
@@ -749,10 +770,64 @@ def _tested(fit: _Fit) -> tuple[float, bool]:
     return p_value, chances[2] == least
 
 
+def _misfit(fit: _Fit) -> _Misfit:
+    """Split what the fitted law without second order does not explain into directions."""
+    form = fit.form
+    scale = 1 / fit.noise.errors[:, None]
+    law = fit.law.copy()
+    law[form.powers][form.limited] = 0.0
+    law[form.second] = 0.0
+    slopes = scale * form.slopes(law[None], fit.sizes)[0]
+    numbers = [0, *range(1, form.powers.start), *(form.powers.start + k for k in form.free)]
+    straight = _basis(slopes[:, numbers])
+    second = slopes[:, form.second]
+    curved = _basis(second - straight @ (straight.T @ second))
+    rest = _basis(np.eye(len(scale)) - straight @ straight.T - curved @ curved.T)
+    roots = scale * np.sqrt(form.shrunk(law[None], fit.sizes)[0][:, form.limited])
+    return _Misfit(
+        residuals=scale[:, 0] * (fit.means - form.losses(law[None], fit.sizes)[0]),
+        second=second * fit.allowed,
+        curved=curved,
+        rest=rest,
+        other=_basis(rest @ (rest.T @ roots)),
+    )
+
+
+def _p_value_without_seeds(misfit: _Misfit, least: float) -> float:
+    """Test another power against the rest of the misfit, which must exceed rounding."""
+    others = misfit.other.shape[1]
+    freedom = misfit.rest.shape[1] - others
+    gain = float(np.square(misfit.other.T @ misfit.residuals).sum())
+    unexplained = float(np.square(misfit.rest.T @ misfit.residuals).sum()) - gain
+    if freedom < 1 or not others or unexplained <= freedom * least:
+        return math.nan
+    return f_tail(gain / others / (unexplained / freedom), others, freedom)
+
+
+def _beyond_second_order(misfit: _Misfit) -> Array:
+    """The residuals along ``curved`` that no allowed term of second order explains."""
+    values = misfit.curved.T @ misfit.residuals
+    if not len(values):
+        return values
+    terms = misfit.curved.T @ misfit.second
+    return np.asarray(values - terms @ lsq_linear(terms, values, (-1, 1)).x)
+
+
+def _chance(noise: _Noise, directions: Array, values: Array) -> float:
+    """The chance that noise is larger than values along directions; infinite where none is."""
+    count = len(values)
+    if not count:
+        return math.inf
+    square = float(values @ values) / count
+    traces = np.einsum("ic,gij,jc->g", directions, noise.shapes, directions) / count
+    ratios = square / (traces * noise.squares / noise.freedom)
+    return float(noise.chances @ fdtrc(count, noise.worth, ratios))
+
+
 def _basis(columns: Array) -> Array:
     """Find an orthonormal basis of what columns span."""
-    left, sizes, _ = np.linalg.svd(columns, full_matrices=False)
-    return np.asarray(left[:, sizes > 1e-9 * max(1.0, float(sizes.max(initial=0.0)))])
+    directions, lengths, _ = np.linalg.svd(columns, full_matrices=False)
+    return np.asarray(directions[:, lengths > 1e-9 * max(1.0, float(lengths.max(initial=0.0)))])
 
 
 def _reason(form: Form, sizes: Array, p_value: float, bent: bool, furthest: Array) -> str | None:
