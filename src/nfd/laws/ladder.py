@@ -1,4 +1,4 @@
-"""What a ladder of runs says of one larger run: the law over parameters and tokens."""
+"""The loss law over parameters and tokens: what a ladder of runs says of one larger run."""
 
 from __future__ import annotations
 
@@ -31,24 +31,40 @@ from nfd.laws.loss_law import HeldOut, Losses, Sizes, interval_of
 from nfd.laws.loss_runs import LossRuns, loss_runs, read_sizes, varying_sizes
 
 Array = NDArray[np.float64]
-FLOPS = 6.0  # of a training, for each parameter and token: the usual count of dense Transformers
-_LETTERS = {"parameters": ("A", "a"), "tokens": ("B", "b")}  # the factor and the power of each
-# width of a forecast's interval: nearly half of the wider ones were off by more than 2 %
+# Operations of a training for each parameter and token: the usual count of dense Transformers.
+FLOPS = 6.0
+# The factor and the power of each variable.
+_LETTERS = {"parameters": ("A", "a"), "tokens": ("B", "b")}
+# A forecast is refused where its interval is a wider share of the loss: nearly half of the wider
+# ones were off by more than 2 %.
 REFUSED = 0.08
-UNTUNED = 0.005  # of the error of a run: ladders whose runs are tuned alike stay below
-# deviations of the runs from their line; published ladders, also of one budget, stay below 25
+# The error of a run, over its loss, below which ladders stay whose runs are tuned alike.
+UNTUNED = 0.005
+# A size is off the line of the runs by more than so many of their deviations from it; targets of
+# published ladders, also of one budget, stay below 25.
 _OFF = 30.0
-_FURTHER = 10.0  # times the compute of the largest run: what is asked about where nothing is said
-_PERPLEXITY = math.log(15.0)  # the loss of guessing is below, with a vocabulary of a million
-_FEWEST = 4  # sizes of a ladder
-_LARGEST = 12  # sizes of the printed answer
-_CANDIDATES = 12  # sizes of each variable, of which the next run is chosen
+# The default target of forecasts has so many times the compute of the largest run.
+_FURTHER = 10.0
+# Guessing has a lower loss than its logarithm, with a vocabulary of a million.
+_PERPLEXITY = math.log(15.0)
+# Sizes that a ladder needs.
+_FEWEST = 4
+# Sizes of the printed answer.
+_LARGEST = 12
+# Values of each variable among which the next run is chosen.
+_CANDIDATES = 12
 
 
 @dataclass(frozen=True)
 class BestSplit:
-    """The best numbers of parameters and tokens for a budget of operations, the loss the law
-    predicts there, whether both lie inside of what was fitted, and what else to know."""
+    """The best numbers of parameters and tokens for a budget of operations.
+
+    Attributes:
+        cost: the budget, in operations.
+        predicted: the loss there, by the law.
+        inside: whether parameters and tokens both lie inside of what was fitted.
+        note: what else to know; empty where there is nothing.
+    """
 
     parameters: Interval
     tokens: Interval
@@ -58,22 +74,25 @@ class BestSplit:
     note: str
 
     def __str__(self) -> str:
-        both = " and ".join(
-            f"{in_letters(number.value)} [{in_letters(number.low)}, {in_letters(number.high)}] "
-            f"{name}"
-            for name, number in (("parameters", self.parameters), ("tokens", self.tokens))
-        )
+        parameters = _with_limits(self.parameters)
+        tokens = _with_limits(self.tokens)
+        both = f"{parameters} parameters and {tokens} tokens"
         return f"{both}: loss {self.predicted.unsigned}. {self.note}".strip()
+
+
+def _with_limits(number: Interval) -> str:
+    """Write a large number and its interval: ``7B [6B, 8B]``."""
+    return f"{in_letters(number.value)} [{in_letters(number.low)}, {in_letters(number.high)}]"
 
 
 @dataclass(frozen=True)
 class NextRun:
-    """The run within a budget that would narrow a forecast most.
+    """The training run within a budget that would narrow a forecast most.
 
     Attributes:
-        size, target: of the run and of the forecast, by variable. cost: of the run, in operations;
-            for a law in one variable, that variable. before, after: widths of the forecast's
-            interval over its value.
+        size, target: of the run and of the forecast, by variable.
+        cost: of the run, in operations; for a law in one variable, that variable.
+        before, after: widths of the forecast's interval over its value.
     """
 
     size: dict[str, float]
@@ -91,7 +110,7 @@ class NextRun:
 
 @dataclass(frozen=True)
 class LadderLaw:
-    """The law of the loss over parameters N and tokens D, and its forecasts of one new run.
+    """The loss law over parameters N and tokens D, and its forecasts of one new run.
 
     Print it to see the table.
 
@@ -102,10 +121,11 @@ class LadderLaw:
     median at 10 times the compute.
 
     Attributes:
-        posterior: the draws of the law. losses: of the fitted runs, by size, in the order of
-            ``variables``.
-        about: a description of the runs. score: the kind of their loss. notes: what was left out,
-            and why.
+        posterior: the draws of the law.
+        losses: of the fitted runs, by size, in the order of ``variables``.
+        about: a description of the runs.
+        score: the kind of their loss.
+        notes: what was left out, and why.
 
     Example::
 
@@ -141,15 +161,16 @@ class LadderLaw:
         posterior = self.posterior
         draws = self.posterior.draws
         level, logs, powers, p = posterior.numbers(draws)
+        # The logarithm of the loss at the reference, over the floor.
         whole = np.logaddexp.reduce(np.hstack([np.zeros((len(draws), 1)), logs]), axis=1)
         terms = {"floor": np.exp(level - whole)}
         for k, name in enumerate(self.variables):
             factor, power = _LETTERS[name]
-            log_factor = (
-                level - whole + logs[:, k] + powers[:, k] * math.log(posterior.reference[k])
-            )
-            terms |= {factor: np.exp(log_factor), power: powers[:, k]}
-        terms |= {"p": p} if len(self.variables) == 2 else {}
+            log_reference = math.log(posterior.reference[k])
+            terms[factor] = np.exp(level - whole + logs[:, k] + powers[:, k] * log_reference)
+            terms[power] = powers[:, k]
+        if len(self.variables) == 2:
+            terms["p"] = p
         return {
             name: interval_of(float(np.median(values)), values) for name, values in terms.items()
         }
@@ -180,10 +201,7 @@ class LadderLaw:
 
     @property
     def warning(self) -> str | None:
-        """A warning where runs seem not to be tuned alike, or losses not to be losses.
-
-        The residual says the first.
-        """
+        """A warning where runs seem not to be tuned alike, by the residual, or losses no losses."""
         if self.posterior.log_losses.min() > _PERPLEXITY:
             return (
                 f"The {self.score} is above 15 at every size: give the logarithm of a perplexity."
@@ -203,11 +221,9 @@ class LadderLaw:
             ValueError: for other variables than those of the law.
         """
         size = self._size({"parameters": parameters, "tokens": tokens})
-        middle, sd, gain = (
-            float(number[0]) for number in self.posterior.forecasts(np.array([size]))
-        )
-        half = self._half_width(sd, gain)
-        value = math.exp(middle)
+        middles, sds, gains = self.posterior.forecasts(np.array([size]))
+        half = self._half_width(float(sds[0]), float(gains[0]))
+        value = math.exp(middles[0])
         return Interval(value, value * half / 1.96, value * math.exp(-half), value * math.exp(half))
 
     def best(self, *, flops: float) -> BestSplit:
@@ -215,9 +231,9 @@ class LadderLaw:
 
         Operations are ``6 N D``.
 
-        There both terms fall alike: ``a (A / N^a)^p = b (B / D^b)^p``. The slope of the discrepancy
-        moves that point by itself over the second derivative of the log loss, ``p a b`` times the
-        reducible share.
+        At the best split both terms fall alike: ``a (A / N^a)^p = b (B / D^b)^p``. The discrepancy
+        moves that point by its slope over the second derivative of the log loss, ``p a b`` times
+        the reducible share.
         """
         if len(self.variables) < 2:
             raise InputError(
@@ -228,41 +244,34 @@ class LadderLaw:
         _, terms, powers, p = posterior.numbers(posterior.draws)
         # The tokens for which the budget pays at the reference's parameters.
         log_tokens = math.log(budget / FLOPS) - np.log(posterior.reference).sum()
-        slopes = np.log(powers[:, 0] / powers[:, 1]) / p
-        log_parameters = (
-            terms[:, 0] - terms[:, 1] + slopes + powers[:, 1] * log_tokens
-        ) / powers.sum(1)
-        log_reducible = (
-            terms[:, 0] - powers[:, 0] * log_parameters + np.log1p(powers[:, 0] / powers[:, 1]) / p
-        )
+        a = powers[:, 0]
+        b = powers[:, 1]
+        balance = terms[:, 0] - terms[:, 1] + np.log(a / b) / p + b * log_tokens
+        log_parameters = balance / powers.sum(1)
+        log_reducible = terms[:, 0] - a * log_parameters + np.log1p(a / b) / p
         log_parameters += posterior.slopes() / (p * powers.prod(1) / (1 + np.exp(-log_reducible)))
         draws = posterior.reference[0] * np.exp(log_parameters)
+
         N = float(np.median(draws))
         D = budget / FLOPS / N
-        inside = bool(
-            (np.clip([N, D], posterior.sizes.min(0), posterior.sizes.max(0)) == [N, D]).all()
-        )
-        predicted = self.at(parameters=N, tokens=D)
+        nearest_fitted = np.clip([N, D], posterior.sizes.min(0), posterior.sizes.max(0))
+        inside = bool((nearest_fitted == [N, D]).all())
+        outside = None if inside else "It lies outside of what was fitted."
         refused = self.refused(parameters=N, tokens=D)
         return BestSplit(
-            interval_of(N, draws),
-            interval_of(D, budget / FLOPS / draws),
-            round(budget),
-            predicted,
-            inside,
-            " ".join(
-                [
-                    *([] if inside else ["It lies outside of what was fitted."]),
-                    *([refused] if refused else []),
-                ]
-            ),
+            parameters=interval_of(N, draws),
+            tokens=interval_of(D, budget / FLOPS / draws),
+            cost=round(budget),
+            predicted=self.at(parameters=N, tokens=D),
+            inside=inside,
+            note=" ".join(filter(None, (outside, refused))),
         )
 
     def next_run(self, *, budget: float, target: Mapping[str, float] | None = None) -> NextRun:
         """The run within a budget that would narrow the forecast of a target most.
 
-        Draws of the target's loss are regressed on those of the run's, which has an error: what is
-        left is the variance that is expected after it.
+        The draws of the target's loss are regressed on the draws of the run's, which has an error.
+        The regression leaves the variance that is expected after the run.
 
         Args:
             budget: operations of the run, ``6 N D``; for a law in one variable, the most of that
@@ -273,15 +282,7 @@ class LadderLaw:
         posterior = self.posterior
         most = check_real("budget", budget, above=0.0)
         goal = np.array(self._target() if target is None else self._size(target))
-        ranges = zip(posterior.sizes.min(0), np.maximum(posterior.sizes.max(0), goal), strict=True)
-        axes = np.meshgrid(*(np.geomspace(low, high, _CANDIDATES) for low, high in ranges))
-        runs = np.stack([axis.ravel() for axis in axes], -1)
-        runs = runs[_cost(runs) <= most * (1 + 1e-9)]
-        if not len(runs):
-            least = float(_cost(posterior.sizes.min(0)[None])[0])
-            raise InputError(
-                f"budget must pay for the smallest run, {least:.3g}; got {most:g}. Raise it."
-            )
+        runs = self._candidates(goal, most)
         means, within = posterior.moments(np.vstack([goal, runs]))
         squared_error = float(np.exp(2 * posterior.draws[:, -1]).mean())
         covariance = np.cov(means.T) + squared_error * within
@@ -290,14 +291,33 @@ class LadderLaw:
         explained = covariance[0, 1:] ** 2 / (np.diag(covariance)[1:] + error)
         chosen = int(explained.argmax())
         gain = max(0.0, float(posterior.log_losses.min() - np.median(means[:, 0])))
-        before, after = (
-            2 * self._half_width(math.sqrt(max(0.0, covariance[0, 0] - known) + error), gain)
-            for known in (0.0, float(explained[chosen]))
+
+        def width(explained: float) -> float:
+            variance = max(0.0, covariance[0, 0] - explained) + error
+            return 2 * self._half_width(math.sqrt(variance), gain)
+
+        return NextRun(
+            size=self._named(runs[chosen].tolist()),
+            target=self._named(goal.tolist()),
+            cost=float(_cost(runs[[chosen]])[0]),
+            before=width(0.0),
+            after=width(float(explained[chosen])),
         )
-        size, asked = (
-            dict(zip(self.variables, x.tolist(), strict=True)) for x in (runs[chosen], goal)
-        )
-        return NextRun(size, asked, float(_cost(runs[[chosen]])[0]), before, after)
+
+    def _candidates(self, goal: Array, most: float) -> Array:
+        """Sizes ``[K, variables]`` that a next run within a budget may have, up to a goal."""
+        sizes = self.posterior.sizes
+        largest = np.maximum(sizes.max(0), goal)
+        ranges = zip(sizes.min(0), largest, strict=True)
+        axes = np.meshgrid(*(np.geomspace(low, high, _CANDIDATES) for low, high in ranges))
+        runs = np.stack([axis.ravel() for axis in axes], -1)
+        runs = runs[_cost(runs) <= most * (1 + 1e-9)]
+        if not len(runs):
+            least = float(_cost(sizes.min(0)[None])[0])
+            raise InputError(
+                f"budget must pay for the smallest run, {least:.3g}; got {most:g}. Raise it."
+            )
+        return runs
 
     @cached_property
     def refusal(self) -> str | None:
@@ -306,21 +326,21 @@ class LadderLaw:
         Its interval is wider than 8 %, with the run that would help most, or the runs are not tuned
         alike. ``refused`` is about any size.
         """
-        return self.refused(**dict(zip(self.variables, self._target(), strict=True)))
+        return self.refused(**self._named(self._target()))
 
     def refused(
         self, *, parameters: float | None = None, tokens: float | None = None
     ) -> str | None:
-        """The same about the forecast at a size."""
-        said = self.at(parameters=parameters, tokens=tokens)
-        size = {"parameters": parameters, "tokens": tokens}
-        target = {name: float(size[name] or 0) for name in self.variables}
-        if self.posterior.off_line(np.array(self._size(size))) > _OFF:
+        """Why not to trust a forecast at a size; None where it can be trusted."""
+        forecast = self.at(parameters=parameters, tokens=tokens)
+        size = self._size({"parameters": parameters, "tokens": tokens})
+        target = self._named(size)
+        if self.posterior.off_line(np.array(size)) > _OFF:
             return (
                 f"The runs lie on one line of parameters and tokens, and {in_words(target)} far "
                 "off it: which of the two helps cannot be told. Add runs with another ratio."
             )
-        width = (said.high - said.low) / said.value
+        width = (forecast.high - forecast.low) / forecast.value
         if width <= REFUSED:
             return self.warning
         helps = self.next_run(budget=float(_cost(self.posterior.sizes).max()), target=target)
@@ -332,18 +352,15 @@ class LadderLaw:
 
     @cached_property
     def held_out(self) -> HeldOut | None:
-        """The largest size, forecast by a law without it; None where too few others are left."""
-        largest = max(self.losses, key=math.prod)
-        others = {size: own for size, own in self.losses.items() if size != largest}
-        if len(others) < _FEWEST:
+        """The largest size, forecast by a law without it; None where too few others remain."""
+        losses = dict(self.losses)
+        largest = max(losses, key=math.prod)
+        of_largest = losses.pop(largest)
+        if len(losses) < _FEWEST:
             return None
-        law = LadderLaw(
-            _posterior(self.variables, others, self.posterior.prior), others, self.about
-        )
-        own = self.losses[largest]
-        return HeldOut(
-            largest, len(own), law.at(**dict(zip(self.variables, largest, strict=True))), mean(own)
-        )
+        posterior = _posterior(self.variables, losses, self.posterior.prior)
+        predicted = LadderLaw(posterior, losses, self.about).at(**self._named(largest))
+        return HeldOut(largest, len(of_largest), predicted, mean(of_largest))
 
     @property
     def formula(self) -> str:
@@ -362,30 +379,32 @@ class LadderLaw:
 
     @property
     def table(self) -> list[dict[str, Any]]:
-        """One dict per quantity: the numbers of the law, those of the additive fit, and of each
-        size the mean loss, the law's, and how far it lies above that."""
+        """One dict per quantity: the numbers of the law and of the additive fit, and the losses.
+
+        Each size has its mean loss, the loss by the law, and how far the first is above the second.
+        """
         rows: list[dict[str, Any]] = [
             {"quantity": name} | number.limits for name, number in self.terms.items()
         ]
-        plain = {"floor": self.additive.E}
-        for name, factor, power in zip(
-            self.variables, self.additive.factors, self.additive.powers, strict=True
-        ):
-            plain |= dict(zip(_LETTERS[name], (factor, power), strict=True))
-        rows += [
-            {"quantity": f"{name}, additive fit", "value": value} for name, value in plain.items()
-        ]
-        for size, own in sorted(self.losses.items()):
-            law = float(
-                np.exp(self.posterior.curve(self.posterior.middle[None], np.array([size]))[0, 0])
-            )
-            row = (
-                {"quantity": self.score}
-                | dict(zip(self.variables, size, strict=True))
-                | mean(own).limits
-            )
-            rows.append(row | {"law": law, "above": float(np.mean(own)) / law - 1})
+        for name, value in self._additive_terms.items():
+            rows.append({"quantity": f"{name}, additive fit", "value": value})
+        middle = self.posterior.middle[None]
+        for size, of_seeds in sorted(self.losses.items()):
+            by_law = float(np.exp(self.posterior.curve(middle, np.array([size]))[0, 0]))
+            row = {"quantity": self.score} | self._named(size) | mean(of_seeds).limits
+            rows.append(row | {"law": by_law, "above": float(np.mean(of_seeds)) / by_law - 1})
         return rows
+
+    @property
+    def _additive_terms(self) -> dict[str, float]:
+        """The numbers of the additive fit, by their letters."""
+        additive = self.additive
+        terms = {"floor": additive.E}
+        for k, name in enumerate(self.variables):
+            factor, power = _LETTERS[name]
+            terms[factor] = additive.factors[k]
+            terms[power] = additive.powers[k]
+        return terms
 
     @property
     def sentences(self) -> list[str]:
@@ -394,49 +413,53 @@ class LadderLaw:
             f"The law: {self.formula}; runs scatter by {self.residual:.2%} about it. Prior: "
             f"{self.prior}."
         )
-        return [
-            law,
-            *dict.fromkeys(sentence for sentence in (self.warning, self.refusal) if sentence),
-        ]
+        sentences = [law]
+        # A refusal may be the warning.
+        for sentence in (self.warning, self.refusal):
+            if sentence and sentence not in sentences:
+                sentences.append(sentence)
+        return sentences
 
     def __str__(self) -> str:
-        rows = self.table
-        plain = {row["quantity"]: row["value"] for row in rows if ", additive" in row["quantity"]}
-        numbers: list[Row] = [
-            {"number": name}
-            | number.limits
-            | {"additive fit, without priors": plain.get(f"{name}, additive fit")}
-            for name, number in self.terms.items()
-        ]
-        runs = sorted(
-            (row for row in rows if "law" in row),
-            key=lambda row: math.prod(row[x] for x in self.variables),
-        )
-        sizes: list[Row] = [
-            {name: in_letters(row[name]) for name in self.variables}
-            | {self.score: row["value"], "law": row["law"], "above": f"{row['above']:+.2%}"}
-            for row in runs[-_LARGEST:]
-        ]
-        of = f"The {_LARGEST} largest of {len(runs)} sizes:" if len(runs) > _LARGEST else "Sizes:"
-        tables = [rows_as_text(numbers), of, rows_as_text(sizes)]
+        additive = self._additive_terms
+        numbers = list[Row]()
+        for name, number in self.terms.items():
+            without_priors = {"additive fit, without priors": additive.get(name)}
+            numbers.append({"number": name} | number.limits | without_priors)
+        runs = [row for row in self.table if "law" in row]
+        runs.sort(key=lambda row: math.prod(row[name] for name in self.variables))
+        sizes = list[Row]()
+        for row in runs[-_LARGEST:]:
+            size = {name: in_letters(row[name]) for name in self.variables}
+            losses = {self.score: row["value"], "law": row["law"]}
+            sizes.append(size | losses | {"above": f"{row['above']:+.2%}"})
+        title = "Sizes:"
+        if len(runs) > _LARGEST:
+            title = f"The {_LARGEST} largest of {len(runs)} sizes:"
+        tables = [rows_as_text(numbers), title, rows_as_text(sizes)]
         return "\n".join([*self.sentences, *tables, self.about, *self.notes])
 
     def _half_width(self, sd: float, gain: float) -> float:
+        """Half the width of the interval of a log loss, by the calibration of the prior."""
         calibration = self.posterior.prior.calibration
         return calibration.q * float(calibration.spread(np.array(sd), np.array(gain)))
 
-    def _size(self, given: Mapping[str, float | None]) -> Sizes:
-        """A size in the order of the variables."""
-        known = {name: value for name, value in given.items() if value is not None}
-        if {*known} != {*self.variables}:
+    def _named(self, size: Sequence[float]) -> dict[str, float]:
+        """Name the numbers of a size by the variables."""
+        return dict(zip(self.variables, size, strict=True))
+
+    def _size(self, named: Mapping[str, float | None]) -> Sizes:
+        """Check a size, and put it into the order of the variables."""
+        given = {name: value for name, value in named.items() if value is not None}
+        if {*given} != {*self.variables}:
             raise InputError(
                 f"the law is in {' and '.join(self.variables)}; got "
-                f"{', '.join(known) or 'nothing'}."
+                f"{', '.join(given) or 'nothing'}."
             )
-        return tuple(check_real(name, known[name], above=0.0) for name in self.variables)
+        return tuple(check_real(name, given[name], above=0.0) for name in self.variables)
 
     def _target(self) -> Sizes:
-        """What is asked about where nothing is said: 10 times the compute of the largest run."""
+        """The default size of forecasts: the best for 10 times the compute of the largest run."""
         most = _FURTHER * float(_cost(self.posterior.sizes).max())
         if len(self.variables) < 2:
             return (most,)
@@ -451,7 +474,7 @@ def fit_ladder(
     rate: float | str | None = None,
     prior: str | os.PathLike[str] | None = "ladders",
 ) -> LadderLaw:
-    """Fit the law of the loss over parameters and tokens to the final losses of logged runs.
+    """Fit the loss law over parameters and tokens to the final losses of logged training runs.
 
     ``loss = floor + ((A / N^a)^p + (B / D^b)^p)^(1/p)``, with priors from other people's ladders
     and calibrated intervals; where only one of them varies, ``floor + A / N^a``. Shapes may vary,
@@ -494,14 +517,17 @@ def fit_ladder(
 
 
 def ladder_of(runs: LossRuns, prior: str | os.PathLike[str] | None) -> LadderLaw:
-    """Fit the law to runs by size, of which those that diverged are left out."""
+    """Fit the law to training runs by size; runs that diverged are left out."""
     variables = runs.variables
     losses = runs.losses
-    kept = {size: of_seeds for size, of_seeds in losses.items() if np.isfinite(of_seeds).all()}
     notes = list(runs.notes)
-    diverged = [
-        in_words(dict(zip(variables, size, strict=True))) for size in losses if size not in kept
-    ]
+    kept = dict[Sizes, list[float]]()
+    diverged = list[str]()
+    for size, of_seeds in losses.items():
+        if np.isfinite(of_seeds).all():
+            kept[size] = of_seeds
+        else:
+            diverged.append(in_words(dict(zip(variables, size, strict=True))))
     if diverged:
         notes.append(f"Left out, as runs diverged there: {'; '.join(diverged)}.")
     _check_losses(variables, kept, runs.score)
@@ -528,7 +554,7 @@ def _check_losses(variables: Sequence[str], losses: Losses, score: str) -> None:
             f"a law in {' and '.join(variables)} needs more sizes: at least {_FEWEST}; got "
             f"{len(losses)}. Add sizes."
         )
-    if min(min(of_seeds) for of_seeds in losses.values()) <= 0:
+    if any(min(of_seeds) <= 0 for of_seeds in losses.values()):
         raise InputError(
             "losses must be above 0 for a law in parameters and tokens; give those of log "
             "probabilities."
@@ -543,8 +569,9 @@ def _check_losses(variables: Sequence[str], losses: Losses, score: str) -> None:
 
 
 def _posterior(variables: tuple[str, ...], losses: Losses, prior: Prior) -> Posterior:
-    """The posterior of mean losses by size."""
-    return Posterior(variables, [*losses], [float(np.mean(own)) for own in losses.values()], prior)
+    """The posterior of the law, given mean losses by size."""
+    means = [float(np.mean(of_seeds)) for of_seeds in losses.values()]
+    return Posterior(variables, list(losses), means, prior)
 
 
 def _cost(sizes: Array) -> Array:

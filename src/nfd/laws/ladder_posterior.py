@@ -1,11 +1,10 @@
-"""The law of the loss over parameters and tokens: its form, its priors, and its posterior from a
-ladder of runs.
+"""The loss law over parameters and tokens: its form, its priors, its posterior from a ladder.
 
 For N parameters and D tokens,
 
     loss = E + ((A / N^a)^p + (B / D^b)^p)^(1/p),    E > 0;
 
-of one of them alone, ``E + A / N^a``. The additive law has p = 1; published ladders have p near 2.
+of only one of them, ``E + A / N^a``. The additive law has p = 1; published ladders have p near 2.
 What this form misses is a Gaussian process over (log10 N, log10 D), the discrepancy, which grows
 with the distance from the runs. Errors of runs are Student's t: a run that is tuned badly counts
 less. The numbers have a prior, learned from other people's ladders (``losses.json``;
@@ -38,15 +37,15 @@ Array = NDArray[np.float64]
 VARIABLES = ("parameters", "tokens")
 
 
-# ---- What is taken to be so before any loss is seen.
+# ---- What is assumed before any loss is seen.
 
 
 @dataclass(frozen=True)
 class Calibration:
     """Half widths of the log loss of one new run: ``q sqrt((k sd)^2 + tau^2 + (kappa gain)^2)``.
 
-    ``sd`` is the posterior's, the gain is by how much the forecast is below the best run that was
-    fitted.
+    ``sd`` is the standard deviation of the posterior; the gain is by how much the forecast is
+    below the best run that was fitted.
     """
 
     k: float = 1.0
@@ -67,8 +66,9 @@ class Prior:
     the powers a and b, of the combining power p, and of the error of a run, relative to its loss.
 
     Attributes:
-        name: for the answer. mean, covariance: of the numbers. ladders: what it was learned from,
-            with sources.
+        name: for the answer.
+        mean, covariance: of the numbers.
+        ladders: what it was learned from, with sources.
         reference: a size N, D; the middle of the table where it is None.
         reach: the smallest and the largest N, and D, of the ladders.
         freedom: of the prior of the law, a Student's t, so that runs can overrule it; nearly normal
@@ -89,8 +89,10 @@ class Prior:
 
     def of(self, variables: Sequence[str]) -> tuple[Array, Array]:
         """Mean and covariance of the numbers of a law in one or both variables."""
-        own = [VARIABLES.index(name) for name in variables]
-        places = [*own, *(2 + k for k in own), *([4] if len(own) == 2 else []), 5]
+        terms = [VARIABLES.index(name) for name in variables]
+        powers = [2 + k for k in terms]
+        combining_power = [4] if len(terms) == 2 else []
+        places = [*terms, *powers, *combining_power, 5]
         return self.mean[places], self.covariance[np.ix_(places, places)]
 
 
@@ -103,12 +105,13 @@ WIDE = Prior("wide priors", _WIDE_MEAN, np.diag(_WIDE_ERROR**2), None, 3.0, _WID
 
 
 def read_prior(prior: str | os.PathLike[str] | None) -> Prior:
-    """The prior of the package (``"ladders"``), of another file, or a wide one for None."""
+    """Read the prior of the package (``"ladders"``) or of another file; a wide one for None."""
     if prior is None:
         return WIDE
     try:
         return priors.read_prior("losses", prior, _parsed)
-    except OSError as error:  # fits of the loss promise a ValueError
+    # Fits of the loss promise a ValueError.
+    except OSError as error:
         raise InputError(str(error)) from None
 
 
@@ -130,29 +133,32 @@ def _parsed(stored: Mapping[str, Any]) -> Prior:
 # ---- The posterior.
 
 
-_LENGTH = 1.0  # of the discrepancy, in decades of N and of D
-FREEDOM = 4.0  # of Student's t errors of runs
-# of expectation and maximisation of the variances of runs; the tenth moved them by less than a
-# percent
+# The length of the discrepancy, in decades of N and of D.
+_LENGTH = 1.0
+# The degrees of freedom of the errors of runs, which are Student's t.
+FREEDOM = 4.0
+# Turns of expectation and maximisation of the variances of runs; the tenth moved them by less than
+# a percent.
 _TURNS = 6
+# The ensemble: walkers and their rounds, of which the first are dropped, and then every so many
+# one is kept.
 _WALKERS = 40
 _BURNED = 500
 _ROUNDS = 1400
 _THINNED = 10
-# the share of moves along the line to another walker; the others are differences of two
+# The share of moves along the line to another walker; the rest are differences of two walkers.
 _STRETCHED = 0.7
 
 
 class Posterior:
-    """Draws of the law that the losses of a ladder and a prior allow, and its forecasts of the log
-    loss.
+    """Draws of the law that a ladder's losses and a prior allow, and forecasts of the log loss.
 
-    A draw is the logarithm of the loss at the reference size (where p is 1), the numbers of the
-    prior in one or both variables, in its order.
+    A draw is the logarithm of the loss at the reference size (where p is 1), and the numbers of
+    the prior in one or both variables, in its order.
 
     Attributes:
-        draws: ``[B, numbers]``. middle: their medians. reference: the size N, D that terms are told
-            at.
+        draws: ``[B, numbers]``.
+        reference: the size at which the terms of a draw are, ``[variables]``.
     """
 
     def __init__(
@@ -170,7 +176,8 @@ class Posterior:
             )
         self.mean, covariance = prior.of(self.variables)
         self.precision = np.linalg.inv(covariance[:-1, :-1])
-        self.known = covariance[-1, -1]
+        # Of the logarithm of the error of a run.
+        self.error_variance = covariance[-1, -1]
         self.amplitude = prior.discrepancy**2
         self.discrepancy = self.amplitude * _kernel(self.sizes, self.sizes)
         self._vary(np.ones(len(self.sizes)))
@@ -184,19 +191,16 @@ class Posterior:
         """Take the errors of runs, over the common one, to have these variances."""
         self.variances = variances
         self.covariance = self.discrepancy + np.diag(variances)
-        # directions that are independent
-        self.spectrum, self.directions = np.linalg.eigh(self.covariance)
-        self.spectrum = np.clip(self.spectrum, 1e-9, None)
+        # Along these directions the errors are independent.
+        spectrum, self.directions = np.linalg.eigh(self.covariance)
+        self.spectrum = np.clip(spectrum, 1e-9, None)
 
     def _expected_variances(self, draw: Array) -> Array:
-        """The variances of errors where they are Student's t: expected from what the law and the
-        discrepancy leave.
-        """
-        left = (self.log_losses - self.curve(draw[None], self.sizes)[0]) * np.exp(-draw[-1])
+        """Expect the variances of Student's t errors, given the residuals of a draw."""
+        residuals = (self.log_losses - self.curve(draw[None], self.sizes)[0]) * np.exp(-draw[-1])
         precision = np.linalg.inv(self.covariance)
-        squared = self.variances + self.variances**2 * (
-            (precision @ left) ** 2 - np.diag(precision)
-        )
+        surprise = (precision @ residuals) ** 2 - np.diag(precision)
+        squared = self.variances + self.variances**2 * surprise
         return np.asarray((FREEDOM + squared) / (FREEDOM + 1))
 
     @cached_property
@@ -205,14 +209,16 @@ class Posterior:
         return np.asarray(np.median(self.draws, 0))
 
     def numbers(self, draws: Array) -> tuple[Array, Array, Array, Array]:
-        """Of draws ``[B, numbers]``: log loss and log terms at the reference, powers and p (1 for
-        one variable).
+        """Split draws ``[B, numbers]`` into log loss and log terms at the reference, powers, and p.
+
+        p is 1 for one variable.
         """
         V = len(self.variables)
         level = draws[:, 0]
         terms = draws[:, 1 : 1 + V]
         powers = np.exp(draws[:, 1 + V : 1 + 2 * V])
-        return level, terms, powers, np.exp(draws[:, 1 + 2 * V]) if V == 2 else np.ones(len(draws))
+        p = np.exp(draws[:, 1 + 2 * V]) if V == 2 else np.ones(len(draws))
+        return level, terms, powers, p
 
     def curve(self, draws: Array, sizes: Array) -> Array:
         """The log loss by the form, ``[B, K]``, at sizes ``[K, variables]``."""
@@ -228,32 +234,32 @@ class Posterior:
     def log_density(self, draws: Array) -> Array:
         """The logarithm of the posterior density of draws, up to a constant."""
         with np.errstate(all="ignore"):
-            left = self.log_losses - self.curve(draws, self.sizes)
+            residuals = self.log_losses - self.curve(draws, self.sizes)
             log_error = draws[:, -1:]
             variances = np.exp(2 * log_error) * self.spectrum
-            likely = -0.5 * ((left @ self.directions) ** 2 / variances + np.log(variances)).sum(1)
+            squares = (residuals @ self.directions) ** 2
+            likely = -0.5 * (squares / variances + np.log(variances)).sum(1)
             away = draws[:, 1:] - self.mean
             freedom = self.prior.freedom
             distance = np.einsum("bi,ij,bj->b", away[:, :-1], self.precision, away[:, :-1])
-            density = likely - (freedom + len(self.mean) - 1) / 2 * np.log1p(
-                distance / (freedom - 2)
-            )
-            # of few runs, which a law may meet, the error would vanish
-            density -= 0.5 * away[:, -1] ** 2 / self.known
+            weight = (freedom + len(self.mean) - 1) / 2
+            density = likely - weight * np.log1p(distance / (freedom - 2))
+            # A law may meet few runs exactly: without this prior their error would vanish.
+            density -= 0.5 * away[:, -1] ** 2 / self.error_variance
         return np.where(np.isfinite(density), density, -1e300)
 
     def _most_likely(self) -> Array:
-        """The draw of highest density, from two starts."""
-        found = []
+        """Find the draw of highest density, from two starts."""
+        peaks = []
         for seed in range(2):
             away = 0.3 * seed * np.random.default_rng(seed).normal(size=len(self.mean))
             start = np.concatenate([[0.0], self.mean + away])
             start[0] = (self.log_losses - self.curve(start[None], self.sizes)[0]).mean()
-            found.append(self._peak(start))
-        return found[int(np.argmax(self.log_density(np.array(found))))]
+            peaks.append(self._peak(start))
+        return peaks[int(np.argmax(self.log_density(np.array(peaks))))]
 
     def _peak(self, start: Array) -> Array:
-        """The draw of highest density that is reached from another."""
+        """Climb from a draw to the highest density."""
         steps = 1e-6 * np.eye(len(start))
 
         def fall(x: Array) -> tuple[float, Array]:
@@ -263,42 +269,46 @@ class Posterior:
         return np.asarray(minimize(fall, start, jac=True, method="L-BFGS-B").x)
 
     def moments(self, sizes: Array) -> tuple[Array, Array]:
-        """Means of the log loss at sizes, ``[B, K]``, and the covariance of one draw, ``[K, K]``,
-        over its squared error; the errors of new runs come on top."""
+        """Compute means of the log loss at sizes, ``[B, K]``, and the covariance of one draw.
+
+        The covariance, ``[K, K]``, is over the squared error of the draw, and without the errors of
+        new runs.
+        """
         across = self.amplitude * _kernel(self.sizes, sizes)
         weights = np.linalg.solve(self.covariance, across)
-        left = self.log_losses - self.curve(self.draws, self.sizes)
-        means = self.curve(self.draws, sizes) + left @ weights
+        residuals = self.log_losses - self.curve(self.draws, self.sizes)
+        means = self.curve(self.draws, sizes) + residuals @ weights
         return means, self.amplitude * _kernel(sizes, sizes) - across.T @ weights
 
     def slopes(self) -> Array:
-        """Slopes of the discrepancy in log N where N D stays as it is, one for each draw."""
-        deviations = (
-            math.sqrt(2 * self.amplitude) / (_LENGTH * math.log(10)) * np.exp(self.draws[:, -1])
-        )
+        """Draw slopes of the discrepancy in log N at constant N D, one for each draw."""
+        slope = math.sqrt(2 * self.amplitude) / (_LENGTH * math.log(10))
+        deviations = slope * np.exp(self.draws[:, -1])
         return np.asarray(deviations * np.random.default_rng(1).standard_normal(len(self.draws)))
 
     def off_line(self, size: Array) -> float:
-        """How far a size lies off the line through the runs, over their deviation from it, of at
-        least .01 decades.
+        """How far a size lies off the line through the runs, over their deviation from it.
+
+        The deviation counts as at least 0.01 decades. Runs in one variable have no line: 0.
         """
         logs = np.log10(self.sizes)
-        across = np.linalg.svd(logs - logs.mean(0), full_matrices=False)[2][-1]
-        deviation = max(float(((logs - logs.mean(0)) @ across).std()), 0.01)
-        return (
-            abs(float((np.log10(size) - logs.mean(0)) @ across)) / deviation
-            if logs.shape[1] > 1
-            else 0.0
-        )
+        if logs.shape[1] < 2:
+            return 0.0
+        middle = logs.mean(0)
+        across = np.linalg.svd(logs - middle, full_matrices=False)[2][-1]
+        deviation = max(float(((logs - middle) @ across).std()), 0.01)
+        return abs(float((np.log10(size) - middle) @ across)) / deviation
 
     def forecasts(self, sizes: Array) -> tuple[Array, Array, Array]:
-        """Median, standard deviation and gain over the best run, ``[K]`` each, of the log loss of
-        new runs.
+        """Forecast the log loss of new runs at sizes ``[K, variables]``.
+
+        Median, standard deviation and gain over the best run, ``[K]`` each.
         """
         means, covariance = self.moments(sizes)
-        own = np.sqrt(np.clip(np.diag(covariance), 0.0, None))
+        of_discrepancy = np.sqrt(np.clip(np.diag(covariance), 0.0, None))
         stream = np.random.default_rng(0)
-        errors = own * stream.standard_normal(means.shape) + stream.standard_t(FREEDOM, means.shape)
+        errors = of_discrepancy * stream.standard_normal(means.shape)
+        errors = errors + stream.standard_t(FREEDOM, means.shape)
         new = means + np.exp(self.draws[:, -1:]) * errors
         low, middle, high = np.quantile(new, (0.025, 0.5, 0.975), 0)
         return middle, (high - low) / 3.92, np.clip(self.log_losses.min() - middle, 0.0, None)
@@ -311,43 +321,46 @@ def _kernel(rows: Array, columns: Array) -> Array:
 
 
 def _ensemble(log_density: Callable[[Array], Array], start: Array) -> Array:
-    """Draws from a density by walkers that move along the line to another, or by the difference of
-    two others.
+    """Draw from a density by an ensemble of walkers.
+
+    Half of the walkers move at a time, each along the line to one of the other half, or by the
+    difference of two of them.
     """
     stream = np.random.default_rng(0)
     numbers = len(start)
     half = _WALKERS // 2
+    first = slice(0, half)
+    second = slice(half, None)
     walkers = start + 0.01 * stream.standard_normal((_WALKERS, numbers))
     heights = log_density(walkers)
-    kept = list[Array]()
+    draws = list[Array]()
     for turn in range(_ROUNDS):
-        for moving, others in (
-            (slice(0, half), slice(half, None)),
-            (slice(half, None), slice(0, half)),
-        ):
-            own = walkers[moving]
-            one = walkers[others][stream.integers(half, size=half)]
+        for moving, resting in ((first, second), (second, first)):
+            now = walkers[moving]
+            partners = walkers[resting][stream.integers(half, size=half)]
             if stream.random() < _STRETCHED:
                 stretch = np.square(stream.random(half) + 1) / 2
-                moved = one + stretch[:, None] * (own - one)
-                volume = (numbers - 1) * np.log(stretch)
+                moved = partners + stretch[:, None] * (now - partners)
+                log_volume = (numbers - 1) * np.log(stretch)
             else:
-                apart = one - walkers[others][stream.integers(half, size=half)]
-                moved = own + 2.38 / math.sqrt(2 * numbers) * apart
-                volume = np.zeros(half)
+                difference = partners - walkers[resting][stream.integers(half, size=half)]
+                moved = now + 2.38 / math.sqrt(2 * numbers) * difference
+                log_volume = np.zeros(half)
             reached = log_density(moved)
-            taken = np.log(stream.random(half)) < volume + reached - heights[moving]
-            walkers[moving] = np.where(taken[:, None], moved, own)
-            heights[moving] = np.where(taken, reached, heights[moving])
+            accepted = np.log(stream.random(half)) < log_volume + reached - heights[moving]
+            walkers[moving] = np.where(accepted[:, None], moved, now)
+            heights[moving] = np.where(accepted, reached, heights[moving])
         if turn >= _BURNED and turn % _THINNED == 0:
-            kept.append(walkers.copy())
-    return np.concatenate(kept)
+            draws.append(walkers.copy())
+    return np.concatenate(draws)
 
 
-# ---- The usual additive fit, beside it.
+# ---- The usual additive fit, for comparison.
 
 
-_HUBER = 1e-3  # of the log loss: where squares become absolute values
+# The residual of the log loss from which Huber's loss is linear.
+_HUBER = 1e-3
+# Powers from which the fit starts.
 _STARTS = (0.25, 0.5)
 
 
@@ -356,7 +369,8 @@ class Additive:
     """The usual fit ``E + A / N^a + B / D^b`` by Huber's loss of log losses, without intervals.
 
     Attributes:
-        E: the irreducible loss. factors: A and B. powers: a and b, in the order of the variables.
+        E: the irreducible loss.
+        factors, powers: A and B, and a and b, in the order of the variables.
     """
 
     E: float
@@ -364,27 +378,26 @@ class Additive:
     powers: tuple[float, ...]
 
     def loss(self, sizes: Array) -> Array:
-        """The losses at sizes ``[K, variables]``."""
-        return np.asarray(
-            self.E + (np.array(self.factors) * sizes ** -np.array(self.powers)).sum(1)
-        )
+        """The losses ``[K]`` at sizes ``[K, variables]``."""
+        terms = np.array(self.factors) * sizes ** -np.array(self.powers)
+        return np.asarray(self.E + terms.sum(1))
 
 
 def fit_additive(sizes: Array, losses: Array) -> Additive:
-    """The additive fit to losses ``[K]`` at sizes ``[K, variables]``."""
+    """Fit the additive law to losses ``[K]`` at sizes ``[K, variables]``."""
     V = sizes.shape[1]
     middle = np.exp(np.log(sizes).mean(0))
     logs = np.log(sizes / middle)
 
-    def left(x: Array) -> Array:
+    def residuals(x: Array) -> Array:
         terms = np.hstack([np.full((len(logs), 1), x[0]), x[1 : 1 + V] - x[1 + V :] * logs])
         return np.asarray(np.logaddexp.reduce(terms, axis=1) - np.log(losses))
 
     least = math.log(losses.min())
-    starts = [[least - 0.5, *[least - 1.6] * V, *[power] * V] for power in _STARTS]
-    fits = [
-        least_squares(left, start, loss="huber", f_scale=_HUBER, max_nfev=500) for start in starts
-    ]
+    fits = []
+    for power in _STARTS:
+        start = [least - 0.5, *[least - 1.6] * V, *[power] * V]
+        fits.append(least_squares(residuals, start, loss="huber", f_scale=_HUBER, max_nfev=500))
     x = min(fits, key=lambda fit: fit.cost).x
     factors = np.exp(x[1 : 1 + V]) * middle ** x[1 + V :]
     return Additive(math.exp(x[0]), tuple(factors.tolist()), tuple(x[1 + V :].tolist()))
