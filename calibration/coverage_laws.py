@@ -27,7 +27,7 @@ from calibration.coverage import Draw, Outcome, outcome
 from nfd.core.estimates import Interval
 from nfd.laws.best_rate import Scores, rounded
 from nfd.laws.regret import Regret
-from nfd.laws.transfer import drift
+from nfd.laws.rule_transfer import drift
 
 Array = NDArray[np.float64]
 Random = np.random.Generator

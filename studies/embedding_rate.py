@@ -270,7 +270,7 @@ def tuned(name: str, sweep: nfd.Sweep) -> tuple[Tensor, dict[str, Any]]:
         "carried": mean(losses).limits,
         "table": of_rule.table,
         "grid": grid,
-        "progress": math.log(BYTES) - float(regret.own.mean()),
+        "progress": math.log(BYTES) - float(regret.at_best.mean()),
     }
 
 

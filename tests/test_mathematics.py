@@ -19,7 +19,7 @@ import torch
 import nfd
 from nfd.core.activations import stream_variances
 from nfd.core.estimates import student
-from nfd.laws.transfer import TOLERANCE
+from nfd.laws.rule_transfer import TOLERANCE
 from nfd.limits.predict import Ensemble, extrapolated, to_infinity
 from nfd.meters.verdict import verdict_of
 

@@ -27,8 +27,9 @@ from nfd.core.names import MOST, WIDEST, RuleName
 from nfd.families.family import Family, as_family
 from nfd.laws.best_rate import LEARNT, Scores, Size, rounded
 from nfd.laws.rate_against import RateAgainst
-from nfd.laws.regret import Regret, compared
-from nfd.laws.transfer import TOLERANCE, RuleTransfer, Transfer
+from nfd.laws.regret import Regret
+from nfd.laws.rule_transfer import TOLERANCE, RuleTransfer, compared
+from nfd.laws.transfer import Transfer
 from nfd.runs.losses import classes_last
 from nfd.runs.seeds import check_seeds_differ
 from nfd.runs.sweep import Sweep, as_sweep, upset_in

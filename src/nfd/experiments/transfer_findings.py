@@ -16,7 +16,8 @@ from nfd.core.tables import Row
 from nfd.core.words import listed
 from nfd.laws.best_rate import Scores, in_words, rate_in_words
 from nfd.laws.rate_against import RateAgainst
-from nfd.laws.transfer import RuleTransfer, Transfer
+from nfd.laws.rule_transfer import RuleTransfer
+from nfd.laws.transfer import Transfer
 from nfd.scaling.rules import RULES
 
 

@@ -11,9 +11,9 @@ from .rate_against import RateAgainst as RateAgainst
 from .rate_law import BestRate as BestRate
 from .rate_law import RateLaw as RateLaw
 from .rate_runs import fit_rate_law as fit_rate_law
+from .rule_transfer import drift as drift
 from .scaling_law import ScalingLaw as ScalingLaw
 from .scaling_law import fit_scaling_law as fit_scaling_law
 from .schedules import RateSchedule as RateSchedule
 from .transfer import Transfer as Transfer
-from .transfer import drift as drift
 from .transfer import fit_transfer as fit_transfer

@@ -1,5 +1,6 @@
-"""What the best learning rate does as networks grow, and what tuning a small one costs: the answer
-of ``nfd.transfer`` and of ``nfd.fit_transfer``, which reads logs.
+"""What the best learning rate does as networks grow, and what tuning a small one costs.
+
+This is the answer of ``nfd.transfer``, and of ``nfd.fit_transfer``, which reads logs.
 """
 
 from __future__ import annotations
@@ -9,39 +10,41 @@ import os
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from nfd.core.checks import check_choice, check_real
 from nfd.core.errors import InputError
-from nfd.core.estimates import UNKNOWN, Interval, mean
+from nfd.core.estimates import UNKNOWN, Interval
 from nfd.core.names import AXES, Axis
 from nfd.core.tables import Lead, Row, Tone, rows_as_text, said
-from nfd.laws.best_rate import Scores, Size, fitted_exponent, in_words, rate_in_words
-from nfd.laws.bowl import Array, progress_from
+from nfd.laws.best_rate import Scores, Size, in_words, rate_in_words
+from nfd.laws.bowl import progress_from
 from nfd.laws.log_columns import Field
 from nfd.laws.logged_runs import LoggedRun
 from nfd.laws.logs import RATE_FIELDS, Log, needs_rate_law, read_log
+from nfd.laws.regret import Regret
+from nfd.laws.rule_transfer import RuleTransfer, TransferVerdict, compared
 
 if TYPE_CHECKING:
     from nfd.laws.rate_against import RateAgainst
     from nfd.laws.rate_law import RateLaw
-    from nfd.laws.regret import Regret
 
-# ---- The answer of a sweep or of a log, for all rules
+# ---- The answer of a sweep or of a log, for all rules.
 
 
 @dataclass(frozen=True)
 class Transfer:
-    """Best rates, their drift with size, and the regret of tuning on a small network. Print it to
-    see the table.
+    """Best learning rates, their drift with size, and the regret of tuning on a small network.
+
+    Print it to see the table.
 
     Attributes:
-        rules: the answer for each rule. about: a description of the runs. score: the loss that best
-            rates minimise.
+        rules: the answer for each rule.
+        about: a description of the runs.
+        score: the loss that best rates minimise.
         notes: which runs were left out, what a small regret does not show, and last what to do.
     """
 
@@ -80,10 +83,10 @@ class Transfer:
         name, value = next(iter(setting.items()))
         against = answer.against
         if len(setting) > 1 or name not in against or value not in against[name].values:
-            runs = [
-                f"{name} {', '.join(f'{v:g}' for v in along.values)}"
-                for name, along in against.items()
-            ]
+            runs = list[str]()
+            for trained, along in against.items():
+                values = ", ".join(f"{value:g}" for value in along.values)
+                runs.append(f"{trained} {values}")
             raise InputError(
                 f"there are runs of {'; '.join(runs) or 'no further setting: use axes='}; got "
                 f"{setting}."
@@ -93,8 +96,8 @@ class Transfer:
     def loss(self, rule: str, width: int, depth: int) -> Interval:
         """The loss at the best rate of a size.
 
-        For the largest size it is that of starts which chose no rate, for others that of the grid,
-        each seed at the rate that the others choose.
+        For the largest size it is the loss of starts which chose no rate; for other sizes it is
+        from the grid, each seed at the rate that the other seeds choose.
 
         Raises:
             ValueError: for a rule or a size of which there are no runs.
@@ -102,13 +105,15 @@ class Transfer:
         return self._trained(rule, width, depth).loss((width, depth))
 
     def drift(self, rule: str, axis: str) -> Interval:
-        """Doublings of the best rate per doubling of an axis, with a 95 % interval: 0 if the rate
-        transfers.
+        """Doublings of the best rate per doubling of an axis: 0 if the rate transfers.
 
         Args:
             rule: one of the rules that were trained; ``"logged"`` for logs without a rule.
             axis: ``"width"``, ``"depth"`` or a further axis, such as ``"batch_size"``. If it did
                 not vary, the result is not-a-number.
+
+        Returns:
+            The drift, with a 95 % interval.
         """
         answer = self.of(rule)
         if check_choice("axis", axis, [*AXES, *answer.against]) in answer.against:
@@ -116,23 +121,23 @@ class Transfer:
         return answer.drifts.get(cast(Axis, axis), UNKNOWN)
 
     def regret(self, rule: str) -> Interval:
-        """The loss that the largest network loses at the smallest one's best rate, in nats;
-        not-a-number if unknown.
+        """The loss, in nats, that the largest network loses at the smallest one's best rate.
+
+        Not-a-number where it is not known.
         """
         regret = self.of(rule).regret
         return UNKNOWN if regret is None else regret.loss
 
     def verdict(self, rule: str) -> TransferVerdict:
-        """Whether the best rate of the smallest network serves the largest: TRANSFERS, COSTS or
-        UNCERTAIN.
+        """Whether the smallest network's best rate serves the largest one.
+
+        One of TRANSFERS, COSTS and UNCERTAIN.
         """
         return self.of(rule).verdict
 
     @property
     def table(self) -> list[Row]:
-        """One dict per rule and quantity (best rates, drifts, regret), followed by those of further
-        axes.
-        """
+        """One dict per rule and quantity (best rates, drifts, regret), further axes last."""
         rows = list[Row]()
         for answer in self.rules:
             rows += answer.table
@@ -158,7 +163,7 @@ class Transfer:
     @property
     def sentences(self) -> list[str]:
         """The answer of every rule along sizes and further axes, and the notes."""
-        # of one size there is nothing to say
+        # Of one size there is nothing to say.
         along = [str(answer) for answer in self.rules if len(answer.cells) > 1]
         return [*along, *(against.sentence for against in self._against()), *self.notes]
 
@@ -183,7 +188,7 @@ class Transfer:
         return Lead(self.notes[-1], self._tone(), numbers)
 
     def _tone(self) -> Tone:
-        """The colour of the advice, which is the last note."""
+        """Choose the colour of the advice, which is the last note."""
         if self.notes[-1].startswith("Use "):
             return "good"
         return "partly" if any(answer.verdict == "TRANSFERS" for answer in self.rules) else "bad"
@@ -199,7 +204,7 @@ class Transfer:
         ]
 
     def _trained(self, rule: str, width: int, depth: int) -> RuleTransfer:
-        """The answer for a rule, of which there are runs of this size."""
+        """The answer for a rule; ValueError where there are no runs of this size."""
         answer = self.of(rule)
         if (width, depth) not in answer.cells:
             sizes = "; ".join(map(in_words, answer.cells))
@@ -209,10 +214,11 @@ class Transfer:
         return answer
 
 
-# ---- Transfer from a log: best rates of the user's runs, of any framework, and their drift
+# ---- Transfer from a log: best rates of the user's runs, of any framework, and their drift.
 
 
-_SAME_RATE = 0.25  # doublings within which a rate that was trained counts as the best one
+# Doublings within which a rate that was trained counts as the best one.
+_SAME_RATE = 0.25
 
 
 def fit_transfer(
@@ -229,7 +235,7 @@ def fit_transfer(
 
     Best rates are fitted as by ``nfd.transfer``. One at an end of the rates is left out of the
     drift. With several seeds the intervals include their noise. With one seed a best rate has no
-    interval, and that of a drift comes from the distances of sizes to a power law.
+    interval, and the interval of a drift comes from the distances of sizes to a power law.
 
     The regret needs a ``guess``, and runs of the largest network at both best rates (or within a
     quarter of a doubling), from two seeds or more that were not trained at the other rates.
@@ -281,9 +287,10 @@ def rates_of(
     guess: float | None,
     prior: str | os.PathLike[str] | None = "sweeps",
 ) -> Transfer | RateLaw:
-    """Fit best rates over width and depth, or the law of the rate, by the columns of the table."""
+    """Fit best learning rates over width and depth, or the rate law, by the table's columns."""
     if needs_rate_law(read_log(rows, columns, ("lr", "loss"), RATE_FIELDS)):
-        from nfd.laws.rate_runs import fit_rate_law  # loaded where a table is for it
+        # Loaded only where a table is for it.
+        from nfd.laws.rate_runs import fit_rate_law
 
         return fit_rate_law(rows, columns=columns, prior=prior)
 
@@ -296,28 +303,26 @@ def rates_of(
         )
     notes = list(log.notes)
     runs_at = _runs_by_place(log, notes)
-    rules = [
-        _rule(rule, runs_at, given_guess, notes)
-        for rule in dict.fromkeys(rule for rule, _ in runs_at)
-    ]
+    names = dict.fromkeys(rule for rule, _ in runs_at)
+    rules = [_rule(rule, runs_at, given_guess, notes) for rule in names]
     if given_guess is None:
         notes.append(
             "A regret and a verdict need guess= (in the shell --guess), such as log C of C classes."
         )
     else:
-        from nfd.laws.regret import compared
-
         notes += compared(rules)
     return Transfer(tuple(rules), f"A log of {log.recognised}", log.columns["loss"], tuple(notes))
 
 
-Place = tuple[str, Size]  # rule and size
+# A rule and a size.
+Place = tuple[str, Size]
 
 
 def _runs_by_place(log: Log, notes: list[str]) -> dict[Place, list[LoggedRun]]:
-    """Group runs by rule and size; a note says how many lack one of these."""
+    """Group training runs by rule and size; a note says how many lack one of these."""
     runs_at = dict[Place, list[LoggedRun]]()
-    needed: list[Field] = [name for name in ("width", "depth", "rule") if name in log.columns]
+    about: tuple[Field, ...] = ("width", "depth", "rule")
+    needed = [field for field in about if field in log.columns]
     for run in log.runs:
         if all(getattr(run, name) is not None for name in needed):
             size = (run.width or 1, run.depth or 1)
@@ -331,7 +336,7 @@ def _runs_by_place(log: Log, notes: list[str]) -> dict[Place, list[LoggedRun]]:
 def _rule(
     rule: str, runs_at: Mapping[Place, Sequence[LoggedRun]], guess: float | None, notes: list[str]
 ) -> RuleTransfer:
-    """The answer for one rule; notes say how many of its runs were left out."""
+    """Answer for one rule; notes say how many of its runs were left out."""
     sizes = sorted(size for name, size in runs_at if name == rule)
     cells = {size: _cell(rule, size, runs_at[rule, size], guess) for size in sizes}
     regret = None
@@ -341,26 +346,24 @@ def _rule(
     for size, cell in cells.items():
         used = cell.losses.size
         if regret is not None and size == sizes[-1]:
-            used += len({*regret.new.log2_eta}) * len(regret.own)
-        lost = len(runs_at[rule, size]) - used
-        if lost:
+            used += len({*regret.new.log2_eta}) * len(regret.at_best)
+        unused = len(runs_at[rule, size]) - used
+        if unused:
             notes.append(
-                f"{lost} runs of {rule} at {in_words(size)} were left out: their seeds lack some "
+                f"{unused} runs of {rule} at {in_words(size)} were left out: their seeds lack some "
                 "rates."
             )
     return RuleTransfer(rule, cells, regret)
 
 
 def _regret(cells: Mapping[Size, Scores], runs: Sequence[LoggedRun]) -> Regret | None:
-    """What the largest network loses at the smallest one's best rate, by its runs from seeds that
-    chose neither rate.
+    """Find the regret by runs of the largest network from seeds that chose neither rate.
 
     None where fewer than two seeds were trained at both rates.
     """
-    from nfd.laws.regret import Regret  # loaded where there is one
-
     large = cells[max(cells)]
-    losses = dict[float, dict[str, float]]()  # by rate and seed
+    # By rate and seed.
+    losses = dict[float, dict[str, float]]()
     for run in runs:
         if run.seed is not None and run.seed not in large.seeds:
             losses.setdefault(run.lr or 0.0, {})[run.seed] = run.loss or math.inf
@@ -374,19 +377,20 @@ def _regret(cells: Mapping[Size, Scores], runs: Sequence[LoggedRun]) -> Regret |
     seeds = sorted(losses[rates[0]].keys() & losses[rates[1]].keys())
     if len(seeds) < 2:
         return None
-    at_both = np.array([[losses[rate][seed] for rate in rates] for seed in seeds])
+    at_both = np.array([[losses[rates[0]][seed], losses[rates[1]][seed]] for seed in seeds])
     return Regret(Scores(np.log2(rates), at_both, ~np.isfinite(at_both), large.guess), large)
 
 
 def _cell(rule: str, size: Size, runs: Sequence[LoggedRun], guess: float | None) -> Scores:
-    """The scores of a size, of the seeds that were trained at every rate: those of the seed that
-    has the most.
+    """Gather the scores of a size, of the seeds that were trained at every rate.
+
+    The rates are those of the seed that has the most.
     """
     by_seed = _losses_by_seed(f"{rule} at {in_words(size)}", runs)
     rates = [*max(by_seed.values(), key=len)]
-    seeds = tuple(sorted(seed for seed, losses in by_seed.items() if losses.keys() >= {*rates}))
+    seeds = tuple(sorted(seed for seed, at in by_seed.items() if at.keys() >= {*rates}))
     log2_rates = np.log2(rates)
-    losses = np.array([[by_seed[seed][rate] for rate in rates] for seed in seeds])
+    losses = np.array([_at_rates(by_seed[seed], rates) for seed in seeds])
     return Scores(
         log2_rates,
         losses,
@@ -397,8 +401,12 @@ def _cell(rule: str, size: Size, runs: Sequence[LoggedRun], guess: float | None)
     )
 
 
+def _at_rates(losses: Mapping[float, float], rates: Sequence[float]) -> list[float]:
+    return [losses[rate] for rate in rates]
+
+
 def _losses_by_seed(place: str, runs: Sequence[LoggedRun]) -> dict[str, dict[float, float]]:
-    """The loss of every seed at every rate, ascending.
+    """Gather the loss of every seed at every rate, ascending.
 
     Where no seed is named, the first run of each rate counts as one, the second, and so on.
     """
@@ -421,164 +429,3 @@ def _losses_by_seed(place: str, runs: Sequence[LoggedRun]) -> dict[str, dict[flo
         losses[rate] = loss
         counts[rate] += 1
     return by_seed
-
-
-# ---- Under one rule: whether the best learning rate of a small network is that of a large one
-
-
-TransferVerdict = Literal["TRANSFERS", "COSTS", "UNCERTAIN"]
-
-TOLERANCE = 0.1  # of the largest network's progress: a regret below is none, above is one
-_FEWEST_SEEDS = 3  # for a verdict
-
-
-@dataclass(frozen=True)
-class RuleTransfer:
-    """The scores of one rule by (width, depth), and the regret between the smallest and the
-    largest.
-
-    Attributes:
-        regret: None where no new networks were trained at both rates, as in most logs, or there is
-            one size.
-        against: the best rate against further settings, by their names.
-    """
-
-    rule: str
-    cells: dict[Size, Scores]
-    regret: Regret | None = None
-    against: Mapping[str, RateAgainst] = field(default_factory=dict)
-
-    def reached(self, size: Size) -> Array:
-        """Scores ``[S]`` at the best rate of a size: of new starts, else of the grid at the rate of
-        the other seeds.
-        """
-        return (
-            self.regret.own
-            if self.regret and size == [*self.cells][-1]
-            else self.cells[size].reached
-        )
-
-    def loss(self, size: Size) -> Interval:
-        """The loss at the best rate of a size."""
-        return mean(self.reached(size))
-
-    @cached_property
-    def drifts(self) -> dict[Axis, Interval]:
-        """Doublings of the best rate per doubling of every axis that varies, the other held."""
-        inside = {size: cell for size, cell in self.cells.items() if cell.has_optimum}
-        drifts = {axis: drift(inside, axis) for axis in reversed(AXES)}
-        return {axis: estimate for axis, estimate in drifts.items() if estimate is not None}
-
-    def along(self, axis: Axis) -> dict[int, Scores]:
-        """The scores along one axis, the other at its largest."""
-        place = AXES.index(axis)
-        largest = max(size[1 - place] for size in self.cells)
-        return {
-            size[place]: cell for size, cell in self.cells.items() if size[1 - place] == largest
-        }
-
-    @property
-    def table(self) -> list[Row]:
-        """A row per quantity: best rates and losses by size, drifts, and the regret in nats and
-        over the progress.
-        """
-        rows = [self._row("best lr", cell.rate(), size) for size, cell in self.cells.items()]
-        rows += [self._row("best loss", self.loss(size), size) for size in self.cells]
-        rows += [
-            self._row(f"drift per doubling of {axis}", drift) for axis, drift in self.drifts.items()
-        ]
-        if self.regret is not None:
-            rows.append(self._row("regret (nats)", self.regret.loss))
-            rows.append(self._row("regret over progress", self.regret.share))
-        return rows
-
-    def _row(
-        self, quantity: str, estimate: Interval, size: tuple[int | None, int | None] = (None, None)
-    ) -> Row:
-        place = {"rule": self.rule, "width": size[0], "depth": size[1]}
-        return place | {"quantity": quantity} | estimate.limits
-
-    def __str__(self) -> str:
-        sentences = [
-            f"The best lr moves by {drift} doublings per doubling of {axis}."
-            for axis, drift in self.drifts.items()
-        ]
-        if self.regret is not None:
-            small = in_words(next(iter(self.cells)))
-            sentences.insert(
-                0, f"{self.verdict}. Tuning at {small} costs {self._cost(self.regret)}."
-            )
-        if self.doubt:
-            sentences.append(f"{self.doubt}.")
-        return f"{self.rule}: {' '.join(sentences)}"
-
-    def _cost(self, regret: Regret) -> str:
-        """What tuning the smallest network costs, in words."""
-        if math.isnan(regret.loss.value):
-            return "an unknown amount"
-        large = in_words([*self.cells][-1])
-        cost = f"{regret.loss} nats at {large}, {regret.in_percent} of its progress"
-        return cost if regret.loss.resolved else f"nothing measurable: {cost}"
-
-    @property
-    def doubt(self) -> str:
-        """Why best rates cannot be compared, or what a verdict needs whatever the regret is; else
-        empty.
-        """
-        unknown = [
-            f"{in_words(size)} ({_why(cell)})"
-            for size, cell in self.cells.items()
-            if not cell.has_optimum
-        ]
-        if unknown:
-            return (
-                f"The best rate is not known at {', '.join(unknown)}: give other rates or more "
-                "steps"
-            )
-        if self.regret is None:
-            return ""
-        is_known = len(self.regret.grid.losses) >= _FEWEST_SEEDS and not math.isnan(
-            self.regret.share.value
-        )
-        return (
-            ""
-            if is_known
-            else f"A verdict needs {_FEWEST_SEEDS} seeds or more that learn at their best rate"
-        )
-
-    @property
-    def verdict(self) -> TransferVerdict:
-        """By the 95 % interval of the regret as a share of progress: below ``TOLERANCE``, above it,
-        or neither.
-
-        A negative regret is a gain, and no reason for doubt: the rate tuned at the small size costs
-        nothing.
-        """
-        if self.doubt or self.regret is None:
-            return "UNCERTAIN"
-        share = self.regret.share
-        if share.high < TOLERANCE:
-            return "TRANSFERS"
-        return "COSTS" if share.low > TOLERANCE else "UNCERTAIN"
-
-
-def _why(cell: Scores) -> str:
-    """Why the best rate of a size is not known."""
-    if not cell.learns:
-        return "nothing is learnt"
-    return "lower rates may be better" if cell.edge < 0 else "higher rates may be better"
-
-
-def drift(cells: Mapping[Size, Scores], axis: Axis) -> Interval | None:
-    """Doublings of the best rate per doubling of one axis, over scores by (width, depth); None
-    where it is one size.
-
-    The exponent of least squares is a weighted sum of the best rates
-    (``nfd.laws.best_rate.fitted_exponent``).
-    """
-    k = AXES.index(axis)
-    if len({size[k] for size in cells}) < 2:
-        return None
-    return fitted_exponent(
-        list(cells.values()), [[math.log2(n), math.log2(L)] for n, L in cells], k
-    )
