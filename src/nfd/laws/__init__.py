@@ -1,5 +1,6 @@
-"""What logged runs say of the next one: best rates, laws of the rate and of the loss, curves. Needs
-no PyTorch.
+"""What logged training runs say of the next one: rate laws, loss laws and loss curves.
+
+This room needs no PyTorch.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""The best width and depth for a budget: what networks cost at a size, and where the law of the
-loss is lowest.
+"""The best width and depth for a budget: what networks cost, and where the loss law is lowest.
 
 With a law ``floor + a / n + b / L`` the best size is where ``a / n + b / L`` is least within the
 budget. Where all is spent on matrices, ``n^2 L``, and were sizes real numbers, ``a / n = 2 b / L``
@@ -30,8 +29,11 @@ _EXAMPLES = {"parameters": "'2M' or 2_000_000", "flops": "'3 TFLOP' or 3e12"}
 
 @dataclass(frozen=True)
 class Cost:
-    """``constant + per_width n + per_square n^2 + (per_block + per_layer n + per_matrix n^2) L``,
-    whole numbers, of one resource; widths n are multiples of ``multiple``."""
+    """The cost of a network of width n and depth L in one resource, in whole numbers.
+
+    ``constant + per_width n + per_square n^2 + (per_block + per_layer n + per_matrix n^2) L``;
+    widths n are multiples of ``multiple``.
+    """
 
     constant: int
     per_width: int
@@ -53,10 +55,11 @@ class Cost:
         square = self.per_square + self.per_matrix * depth
         linear = self.per_width + self.per_layer * depth
         room = max(0, budget - self.constant - self.per_block * depth)
+        n = 0
         if square:
             n = (math.isqrt(linear * linear + 4 * square * room) - linear) // (2 * square)
-        else:
-            n = room // linear if linear else 0
+        elif linear:
+            n = room // linear
         return n - n % self.multiple
 
     def deepest(self, width: int, budget: int) -> int:
@@ -65,8 +68,10 @@ class Cost:
 
 
 def counted(counts: Mapping[tuple[int, int], int], multiple: int = 1) -> Cost | None:
-    """The cost that has these values at these sizes (width, depth), exactly; None where no such
-    cost has them, and where there are too few sizes to know."""
+    """Find the cost that has these values at these sizes (width, depth), exactly.
+
+    None where no such cost has them, and where there are too few sizes to know.
+    """
     n0 = min(n for n, _ in counts)
     L0 = min(L for _, L in counts)
     units = [1, n0, n0 * L0, n0 * n0 * L0, n0 * n0, L0]
@@ -74,24 +79,23 @@ def counted(counts: Mapping[tuple[int, int], int], multiple: int = 1) -> Cost | 
     scaled = np.array(rows, dtype=float) / units
     if np.linalg.matrix_rank(scaled) < len(units):
         return None
-    values = (
-        np.linalg.lstsq(scaled, np.array([*counts.values()], dtype=float), rcond=None)[0] / units
-    )
+    counted_values = np.array([*counts.values()], dtype=float)
+    values = np.linalg.lstsq(scaled, counted_values, rcond=None)[0] / units
     cost = replace(Cost(*map(round, values.tolist())), multiple=multiple)
     is_exact = all(cost.at(*size) == count for size, count in counts.items())
     return cost if is_exact else None
 
 
 def amount(resource: str, budget: str | float) -> int:
-    """A budget as a whole number: ``"2M"`` parameters, ``"3 TFLOP"`` or a number."""
+    """Read a budget as a whole number: ``"2M"`` parameters, ``"3 TFLOP"`` or a number."""
     check_choice("resource", resource, _UNITS)
     if not isinstance(budget, str):
         return int(check_real("budget", budget, least=1.0))
-    match = re.fullmatch(
-        r"\s*(\d+\.?\d*(?:E[+-]?\d+)?)\s*([KMGBTPEZ]?)\s*" + _UNITS[resource] + r"\s*",
-        budget.upper(),
-    )
-    value = float(match[1]) * 10.0 ** _PREFIXES[match[2]] if match else 0.0
+    pattern = r"\s*(\d+\.?\d*(?:E[+-]?\d+)?)\s*([KMGBTPEZ]?)\s*" + _UNITS[resource] + r"\s*"
+    match = re.fullmatch(pattern, budget.upper())
+    value = 0.0
+    if match:
+        value = float(match[1]) * 10.0 ** _PREFIXES[match[2]]
     if not 1 <= value < math.inf:
         raise InputError(
             f"budget in {resource} must be like {_EXAMPLES[resource]}, at least 1; got {budget!r}."
@@ -99,17 +103,24 @@ def amount(resource: str, budget: str | float) -> int:
     return round(value)
 
 
-# ---- the best size
+# ---- The best size.
 
 
-# widths, and depths: all whole numbers up to some hundreds, beyond that 2 % apart at most
+# Widths, and depths, that are tried: all whole numbers up to some hundreds, beyond that 2 % apart
+# at most.
 _CANDIDATES = 1000
 
 
 @dataclass(frozen=True)
 class BestSize:
-    """The best size for a budget, what it costs, the loss the law predicts there, whether it lies
-    inside of what was fitted, and what else to know."""
+    """The best size for a budget.
+
+    Attributes:
+        cost: what it costs.
+        predicted: the loss there, by the law.
+        inside: whether it lies inside of what was fitted.
+        note: what else to know; empty where there is nothing.
+    """
 
     width: int
     depth: int
@@ -124,30 +135,25 @@ class BestSize:
 
 
 def best_size(law: Law, cost: Cost, most: int) -> BestSize:
-    """The width and depth of least ``a / n + b / L`` that cost no more than ``most``; widths are
-    multiples of ``cost.multiple``.
+    """Find the width and depth of least ``a / n + b / L`` that cost no more than ``most``.
 
-    By the values of a and b, which decide where networks are large: other powers and second order
-    are left out of the choice. An axis whose term is not positive, or lost in its noise, stays at
-    the smallest size fitted; a note says so. A law that may not be extrapolated is searched only
-    where it was fitted. Tokens are the most of the fit.
+    Widths are multiples of ``cost.multiple``. The values of a and b decide where networks are
+    large: other powers and second order do not enter the choice. An axis whose term is not
+    positive, or lost in its noise, stays at the smallest size fitted; a note says so. A law that
+    may not be extrapolated is searched only where it was fitted. Tokens are the most of the fit.
 
     Raises:
-        ValueError: for a budget that buys no size, and where the losses tell of neither axis
+        ValueError: for a budget that buys no size, and where the losses show of neither axis
             whether it pays.
     """
-    n0, L0 = map(int, law.smallest[:2])
-    n1, L1 = map(int, law.largest[:2])
     a = law.terms["a"]
     b = law.terms["b"]
     grows_wide = pays(a)
     grows_deep = pays(b)
-    if not grows_wide and not grows_deep and max(a.high, b.high) > 0:
-        raise InputError(
-            f"the losses do not tell which size is best: neither more width (a = {a}) nor more "
-            f"depth (b = {b}) lowers them significantly. Train more seeds, or width {2 * n1} and "
-            f"depth {2 * L1}."
-        )
+    n0, L0 = map(int, law.smallest[:2])
+    n1, L1 = map(int, law.largest[:2])
+    if not grows_wide and not grows_deep:
+        _check_that_neither_helps(law)
     if law.good and grows_wide:
         n0 = cost.multiple
     if law.good and grows_deep:
@@ -173,21 +179,39 @@ def best_size(law: Law, cost: Cost, most: int) -> BestSize:
     widths = {k * round(n / k) for n in np.geomspace(n0, widest(L0), _CANDIDATES).tolist()}
     depths = {round(L) for L in np.geomspace(L0, deepest(n0), _CANDIDATES).tolist()}
     sizes = [(n, deepest(n)) for n in widths] + [(widest(L), L) for L in depths]
-    n, L = min((size for size in sizes if size[0] >= n0 and size[1] >= L0), key=above_floor)
+    possible = [size for size in sizes if size[0] >= n0 and size[1] >= L0]
+    n, L = min(possible, key=above_floor)
     beyond = _beyond(law, n, L)
-    note = " ".join([*_about(law), *beyond])
-    return BestSize(n, L, cost.at(n, L), law.loss(n, L, *law.largest[2:]), not beyond, note)
+    return BestSize(
+        width=n,
+        depth=L,
+        cost=cost.at(n, L),
+        predicted=law.loss(n, L, *law.largest[2:]),
+        inside=not beyond,
+        note=" ".join([*_about(law), *beyond]),
+    )
+
+
+def _check_that_neither_helps(law: Law) -> None:
+    """Raise ValueError unless more width and more depth both raise the loss."""
+    a = law.terms["a"]
+    b = law.terms["b"]
+    if max(a.high, b.high) > 0:
+        n, L = map(int, law.largest[:2])
+        raise InputError(
+            f"the losses do not tell which size is best: neither more width (a = {a}) nor more "
+            f"depth (b = {b}) lowers them significantly. Train more seeds, or width {2 * n} and "
+            f"depth {2 * L}."
+        )
 
 
 def pays(term: Interval) -> bool:
-    """Whether growing along the axis of this term lowers the loss: by its value, beyond half a
-    standard error.
-    """
+    """Whether growing along the axis of this term lowers the loss, beyond half a standard error."""
     return term.value > 0.5 * term.stderr
 
 
 def _about(law: Law) -> list[str]:
-    """What the law says of the axes that do not pay."""
+    """Say what the law shows of the axes that do not pay."""
     notes = [] if law.good else [law.note]
     for name, symbol, start in zip(("width", "depth"), "ab", law.smallest, strict=False):
         term = law.terms[symbol]
@@ -205,7 +229,7 @@ def _about(law: Law) -> list[str]:
 
 
 def _beyond(law: Law, *sizes: float) -> list[str]:
-    """Which of these sizes lie outside of what was fitted."""
+    """Say which of these sizes lie outside of what was fitted."""
     fitted = zip(law.variables, sizes, law.smallest, law.largest, strict=False)
     return [
         f"{name.capitalize()} {size:.6g} lies outside of what was fitted, {least:.6g}..{most:.6g}: "

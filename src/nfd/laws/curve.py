@@ -7,10 +7,10 @@ sum of r over the steps so far, and s the latest step,
     h(t) = sum over steps k < t of (r(k-1) - r(k)) G(t - k),
     G(n) = 1 - (1 + n / 100)^(-1/2).
 
-The power is that of a constant rate. Every fall of the rate after the warm-up lowers the loss by b
-times the fall, most of it within some hundred steps: by b in all where the rate falls to zero
-slowly. What this form misses is a Gaussian process over log S. A run before its fall does not show
-b: it has a prior, as has a, learned from other people's runs (``curves.json``;
+The power law is what a constant learning rate gives. Every fall of the rate after the warm-up
+lowers the loss by b times the fall, most of it within some hundred steps: by b in all where the
+rate falls to zero slowly. What this form misses is a Gaussian process over log S. A run before its
+fall does not show b: it has a prior, as has a, learned from other people's runs (``curves.json``;
 docs/real-ladders.md). E, f and b are normal given a, so that the posterior is a sum over a grid of
 a.
 
@@ -72,14 +72,14 @@ SEED_NOISE = 0.0003
 
 @dataclass(frozen=True)
 class CurvePrior:
-    """A normal prior of log a and log b.
+    """The normal prior of log a and log b.
 
     Its means are linear in the log of AdamW's peak learning rate over 0.001.
 
     Attributes:
         name: for the answer.
         coefficients: ``[2, 2]``, of 1 and of the log rate.
-        covariance: of a run of other people.
+        covariance: of log a and log b of one training run.
         rates: mean and variance of the log rate, where it is not known.
         calibration: of intervals.
         curves: what it was learned from.
@@ -93,8 +93,12 @@ class CurvePrior:
     curves: Mapping[str, str] = field(default_factory=dict)
 
     def at(self, rate: float | None) -> tuple[Array, Array]:
-        """Mean and covariance at a rate, or at one that is not known."""
-        log_rate, variance = self.rates if rate is None else (math.log(rate / _USUAL_RATE), 0.0)
+        """Compute mean and covariance at a learning rate; None where it is not known."""
+        if rate is None:
+            log_rate, variance = self.rates
+        else:
+            log_rate = math.log(rate / _USUAL_RATE)
+            variance = 0.0
         slope = self.coefficients[:, 1]
         mean = self.coefficients[:, 0] + slope * log_rate
         return mean, self.covariance + variance * np.outer(slope, slope)
@@ -143,21 +147,24 @@ class RunCurve:
             raise InputError(
                 f"total_steps must be at least the {self.steps[-1]:g} steps done; got {self.total}."
             )
-        self._begins = np.unique(np.linspace(0, self.total - 1, min(self.total, _GRID)).round())
-        shares = _shares(schedule, self._begins.astype(int), self.total)
-        self._until = np.append(self._begins[1:], self.total)
-        self._summed = np.cumsum(shares * (self._until - self._begins))
+        self._read(schedule)
+
+    def _read(self, schedule: Schedule) -> None:
+        """Read the schedule on a grid of steps: the sum of shares, and the falls after the peak."""
+        grid = np.unique(np.linspace(0, self.total - 1, min(self.total, _GRID)).round())
+        shares = _shares(schedule, grid.astype(int), self.total)
+        ends = np.append(grid[1:], self.total)
+        self._ends = np.append(0.0, ends)
+        self._summed = np.append(0.0, np.cumsum(shares * (ends - grid)))
         peak = int(np.argmax(shares >= _AT_PEAK))
-        self.warmed = float(self._begins[peak])
+        self.warmed = float(grid[peak])
         falls = -np.diff(shares[peak:])
         self._falls = falls[falls != 0]
-        self._fall_steps = self._begins[peak + 1 :][falls != 0]
+        self._fall_steps = grid[peak + 1 :][falls != 0]
 
     def progress(self, steps: Array) -> Array:
         """The sum S of shares of the peak rate after steps."""
-        return np.asarray(
-            np.interp(steps, np.append(0.0, self._until), np.append(0.0, self._summed))
-        )
+        return np.asarray(np.interp(steps, self._ends, self._summed))
 
     def fallen(self, steps: Array) -> Array:
         """The falls of the rate, h, as far as the loss follows them after steps."""
@@ -175,7 +182,7 @@ class RunCurve:
         is_recent = np.asarray(least <= S)
         if is_recent.sum() < _FEWEST:
             raise InputError(
-                f"a forecast needs at least {_FEWEST} losses behind the warm-up, in the last three "
+                f"a forecast needs at least {_FEWEST} losses after the warm-up, in the last three "
                 f"quarters of the run so far; got {is_recent.sum()}. Log more of them, or ask "
                 "later."
             )
@@ -202,12 +209,14 @@ class RunCurve:
         bins = np.minimum((logs - logs[0]) / (logs[-1] - logs[0]) * _BINS, _BINS - 1).astype(int)
         counts = np.bincount(bins)
         kept = counts > 0
-        means = [np.bincount(bins, values)[kept] / counts[kept] for values in (steps, losses)]
-        return means[0], means[1], self.noise / np.sqrt(counts[kept])
+        counts = counts[kept]
+        mean_steps = np.bincount(bins, steps)[kept] / counts
+        mean_losses = np.bincount(bins, losses)[kept] / counts
+        return mean_steps, mean_losses, self.noise / np.sqrt(counts)
 
 
 def _shares(schedule: Schedule, steps: NDArray[np.int64], total: int) -> Array:
-    """Read the rates at steps, over their peak."""
+    """Read the learning rates at steps, over their peak."""
     if isinstance(schedule, RateSchedule):
         rates = [schedule(step, total) for step in steps.tolist()]
     elif callable(schedule):
@@ -227,6 +236,21 @@ def _shares(schedule: Schedule, steps: NDArray[np.int64], total: int) -> Array:
     return np.asarray(by_step / by_step.max())
 
 
+@dataclass(frozen=True)
+class _AtPower:
+    """The numbers E, f and b of the law at one power a, which are normal.
+
+    Attributes:
+        height: the logarithm of the density of a, up to a constant.
+        numbers, covariance: mean ``[3]`` and covariance ``[3, 3]``.
+    """
+
+    a: float
+    height: float
+    numbers: Array
+    covariance: Array
+
+
 class CurvePosterior:
     """What the losses of a run and a prior allow: numbers of the law, and losses to come."""
 
@@ -237,51 +261,53 @@ class CurvePosterior:
         self._last = run.progress(steps[-1:])[0]
         self._logs = np.log(run.progress(steps) / self._last)
         self._fallen = run.fallen(steps)
+        self._sure = np.linalg.inv(_discrepancy(self._logs, self._logs) + np.diag(noise**2 + 1e-8))
+        self._losses = losses / self.level
         mean, covariance = prior.at(rate)
+        at_powers = [self._at_power(a, mean, covariance) for a in POWERS]
+        heights = np.array([at.height for at in at_powers])
+        weights = np.exp(heights - heights.max())
+        self._weights = weights / weights.sum()
+        self._at_powers = at_powers
+
+    def _at_power(self, a: float, mean: Array, covariance: Array) -> _AtPower:
+        """Fit E, f and b at a power a, given the prior of log a and log b."""
         shared = covariance[0, 1] / covariance[0, 0]
         # The standard deviation of log b, where a is known.
         error = math.sqrt(covariance[1, 1] - shared * covariance[0, 1])
-        self._sure = np.linalg.inv(_discrepancy(self._logs, self._logs) + np.diag(noise**2 + 1e-8))
-        self._losses = losses / self.level
-        heights = list[float]()
-        numbers = list[Array]()
-        covariances = list[Array]()
-        for a in POWERS:
-            form = self._form(self._logs, self._fallen, a)
-            b = math.exp(mean[1] + shared * (math.log(a) - mean[0]))
-            believed = np.append(_TYPICAL, b)
-            prior_precision = np.diag([_WITHIN**-2, _WITHIN**-2, (error * b) ** -2])
-            precision = form.T @ self._sure @ form + prior_precision
-            residuals = self._losses - form @ believed
-            gradient = form.T @ self._sure @ residuals
-            step = np.linalg.solve(precision, gradient)
-            likely = (
-                gradient @ step
-                - np.linalg.slogdet(precision)[1]
-                + np.linalg.slogdet(prior_precision)[1]
-            )
-            misfit = residuals @ self._sure @ residuals
-            surprise = (math.log(a) - mean[0]) ** 2 / covariance[0, 0]
-            heights.append((likely - misfit - surprise) / 2)
-            numbers.append(np.asarray(believed + step))
-            covariances.append(np.asarray(np.linalg.inv(precision)))
-        weights = np.exp(np.array(heights) - max(heights))
-        self._weights = weights / weights.sum()
-        self._numbers = numbers
-        self._covariances = covariances
+        form = self._form(self._logs, self._fallen, a)
+        b = math.exp(mean[1] + shared * (math.log(a) - mean[0]))
+        expected = np.append(_TYPICAL, b)
+        prior_precision = np.diag([_WITHIN**-2, _WITHIN**-2, (error * b) ** -2])
+        precision = form.T @ self._sure @ form + prior_precision
+        residuals = self._losses - form @ expected
+        gradient = form.T @ self._sure @ residuals
+        step = np.linalg.solve(precision, gradient)
+        volume = np.linalg.slogdet(precision)[1]
+        prior_volume = np.linalg.slogdet(prior_precision)[1]
+        likely = gradient @ step - volume + prior_volume
+        misfit = residuals @ self._sure @ residuals
+        surprise = (math.log(a) - mean[0]) ** 2 / covariance[0, 0]
+        return _AtPower(
+            a=a,
+            height=(likely - misfit - surprise) / 2,
+            numbers=np.asarray(expected + step),
+            covariance=np.asarray(np.linalg.inv(precision)),
+        )
 
     @staticmethod
     def _form(logs: Array, fallen: Array, a: float) -> Array:
+        """The factors ``[K, 3]`` of E, f and b in the loss."""
         return np.stack([np.ones_like(logs), np.exp(-a * logs), -fallen], 1)
 
     def drop(self, steps: ArrayLike) -> Array:
         """By how much falls of the rate lower the log loss from now to steps ``[K]``."""
-        fall = self._weights @ np.array([numbers[2] for numbers in self._numbers])
+        fall = self._weights @ np.array([at.numbers[2] for at in self._at_powers])
         later = self.run.fallen(np.asarray(steps, dtype=float))
         return np.asarray(np.clip(fall * (later - self._fallen[-1]), 0.0, None))
 
     def moments(self, steps: ArrayLike) -> tuple[Array, Array]:
-        """Mean of the log loss after steps ``[K]``, and its standard deviation."""
+        """Compute the mean of the log loss after steps ``[K]``, and its standard deviation."""
         steps = np.asarray(steps, dtype=float)
         logs = np.log(self.run.progress(steps) / self._last)
         fallen = self.run.fallen(steps)
@@ -290,12 +316,15 @@ class CurvePosterior:
         missed = np.clip(missed, 0.0, None)
         means = list[Array]()
         variances = list[Array]()
-        for a, numbers, covariance in zip(POWERS, self._numbers, self._covariances, strict=True):
-            seen = self._form(self._logs, self._fallen, a)
-            form = self._form(logs, fallen, a)
-            means.append(form @ numbers + across @ (self._losses - seen @ numbers))
-            open_form = form - across @ seen
-            variances.append(np.einsum("ki,ij,kj->k", open_form, covariance, open_form) + missed)
+        for at in self._at_powers:
+            fitted = self._form(self._logs, self._fallen, at.a)
+            form = self._form(logs, fallen, at.a)
+            residuals = self._losses - fitted @ at.numbers
+            means.append(form @ at.numbers + across @ residuals)
+            # What is not seen of the numbers through the fitted losses.
+            open_form = form - across @ fitted
+            of_numbers = np.einsum("ki,ij,kj->k", open_form, at.covariance, open_form)
+            variances.append(of_numbers + missed)
         mean = self._weights @ np.array(means)
         variance = self._weights @ (np.array(variances) + np.square(means)) - mean**2
         return np.log(self.level * mean), np.sqrt(np.clip(variance, 0.0, None)) / mean
@@ -308,7 +337,7 @@ def _discrepancy(rows: Array, columns: Array) -> Array:
 
 @dataclass(frozen=True)
 class RunForecast:
-    """The losses to come of a run, from its losses so far. Print it.
+    """The losses to come of a training run, from its losses so far. Print it.
 
     Attributes:
         seen: the step of the latest loss that it knows.
@@ -328,7 +357,7 @@ class RunForecast:
         """
         check_count("step", step, minimum=self.seen)
         mean, sd = self.posterior.moments([step])
-        # What a run gains is the drop, whose course differs from run to run.
+        # The gain of a run is the drop, whose course differs from run to run.
         calibration = self.prior.calibration
         error = float(calibration.spread(sd, self.posterior.drop([step]))[0])
         half = calibration.q * error
@@ -408,7 +437,7 @@ def forecast_run(
             with it, and the interval is narrower.
 
     Raises:
-        ValueError, TypeError: naming the argument; with fewer than five losses behind the warm-up.
+        ValueError, TypeError: naming the argument; with fewer than five losses after the warm-up.
 
     Example::
 

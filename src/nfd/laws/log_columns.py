@@ -142,8 +142,11 @@ class LogColumns:
     @classmethod
     def of(cls, table: Sequence[Line], given: Mapping[str, str | None]) -> LogColumns:
         """List the columns of a table."""
-        names = []
-        for name in dict.fromkeys(name for line in table for name in line):
+        columns = dict[str, None]()
+        for line in table:
+            columns |= dict.fromkeys(line)
+        names = list[str]()
+        for name in columns:
             has_values = any(not is_none(line.get(name)) for line in table)
             if has_values or _key(name) in NAMES["loss"]:
                 names.append(name)
@@ -189,8 +192,9 @@ class LogColumns:
 
     def unread_settings(self, chosen: Mapping[Field, str]) -> list[str]:
         """Warn of columns that vary, move a best rate, and are not read."""
-        has_tokens = "tokens" in chosen or "steps" in chosen or "tokens" in self.given
-        unread = () if has_tokens else (*NAMES["tokens"], *NAMES["steps"])
+        unread = {*NAMES["tokens"], *NAMES["steps"]}
+        if "tokens" in chosen or "steps" in chosen or "tokens" in self.given:
+            unread = set()
         notes = []
         for name in self.names:
             is_setting = _SETTINGS.fullmatch(_key(name)) or _key(name) in unread
@@ -204,18 +208,16 @@ class LogColumns:
 
     def count_of_parameters(self, name: str | None) -> str:
         """Say how the column of parameters counts, where the log shows it; else empty."""
-        without = [
-            column
-            for column in self.names
-            if _key(column) in NAMES["parameters"] and _lacks_embeddings(column)
-        ]
+        counts = [column for column in self.names if _key(column) in NAMES["parameters"]]
+        without = [column for column in counts if _lacks_embeddings(column)]
         if name is None or not (without or _EMBEDDINGS.search(name)):
             return ""
         if name in without:
             how = f"counted without embeddings ({name!r})"
+        elif without:
+            how = f"those of {name!r}, not {listed(without)}"
         else:
-            not_read = f", not {listed(without)}" if without else ""
-            how = f"those of {name!r}{not_read}"
+            how = f"those of {name!r}"
         return f"Parameters are {how}: ask for forecasts in the same count."
 
     def _candidates(self, field: Field) -> list[str]:
@@ -226,7 +228,9 @@ class LogColumns:
         """
         if field in self.given:
             wanted = self.given[field]
-            return [] if wanted is None else [self._named(field, wanted)]
+            if wanted is None:
+                return []
+            return [self._named(field, wanted)]
         places = dict[str, int]()
         ranks = dict[str, tuple[bool, bool]]()
         for name in self.names:
@@ -238,7 +242,8 @@ class LogColumns:
             places[name] = NAMES[field].index(_key(name))
             is_outside_config = field != "loss" and not re.match(r"config[./]", name)
             ranks[name] = (_lacks_embeddings(name), is_outside_config)
-        best = [name for name in places if ranks[name] == min(ranks.values())]
+        highest = min(ranks.values(), default=None)
+        best = [name for name in places if ranks[name] == highest]
         return sorted(best, key=lambda name: (places[name], name))
 
     def _named(self, field: Field, wanted: str) -> str:

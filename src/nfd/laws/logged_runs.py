@@ -1,4 +1,4 @@
-"""The rows of a log as runs: their values, which runs ended, and the last step of each.
+"""The rows of a log as training runs: their values, which ended, and the last step of each.
 
 Tokens that no column holds are steps times the batch. Of histories, many rows of one run, the last
 step counts. A loss that is not a number diverged, or is a gap of a DataFrame (``last_steps``).
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -43,6 +43,10 @@ class LoggedRun:
     step: float | None = None
     run: str | None = None
     state: str | None = None
+
+    def has(self, fields: Iterable[str]) -> bool:
+        """Whether the row holds all of these fields."""
+        return all(getattr(self, field) is not None for field in fields)
 
 
 def run_of(line: Line, number: int, chosen: Mapping[Field, str]) -> LoggedRun:
@@ -82,8 +86,10 @@ def ended(runs: Sequence[LoggedRun], notes: list[str]) -> list[LoggedRun]:
     kept = []
     for run in runs:
         state = (run.state or "").lower()
-        if state in _ENDED:
-            kept.append(replace(run, loss=math.inf) if state == "diverged" else run)
+        if state == "diverged":
+            kept.append(replace(run, loss=math.inf))
+        elif state in _ENDED:
+            kept.append(run)
     if len(kept) < len(runs):
         states = sorted({run.state.lower() for run in runs if run.state} - {*_ENDED})
         notes.append(
@@ -101,13 +107,11 @@ def last_steps(runs: Sequence[LoggedRun], notes: list[str]) -> list[LoggedRun]:
     if all(run.step is None for run in runs):
         notes += _note_on_lengths(runs)
         return list(runs)
-    steps_with_losses = {
-        run.step for run in runs if run.loss is not None and math.isfinite(run.loss)
-    }
+    with_loss = [run for run in runs if run.loss is not None]
+    steps_with_losses = {run.step for run in with_loss if math.isfinite(run.loss or 0.0)}
     last = list[LoggedRun]()
     for history in _histories(runs):
-        with_loss = _without_gaps(history, steps_with_losses)
-        last += with_loss[-1:]
+        last += _without_gaps(history, steps_with_losses)[-1:]
     if len(last) < len(runs):
         notes.append("Rows are steps: of every run the last step with a loss counts.")
     return last
@@ -127,7 +131,7 @@ def note_on_mixed(
         alike.setdefault(replace(run, loss=None, seed=None, run=None), []).append(line)
     mixed = []
     for name in names:
-        values = {str(line.get(name)) for line in table if not is_none(line.get(name))}
+        values = {str(value) for value in _values(table, name)}
         # Names and times of runs, and numbers, do not make kinds of runs.
         if len(values) > len(table) / 2 or any(map(is_number, values)):
             continue
@@ -139,6 +143,12 @@ def note_on_mixed(
         f"Rows alike in all that is read differ in {listed(mixed)}: they count as equal, as seeds "
         "do. Give the rows of one kind."
     ]
+
+
+def _values(table: Sequence[Line], name: str) -> list[Any]:
+    """Take the values of a column, without those that are none."""
+    values = [line.get(name) for line in table]
+    return [value for value in values if not is_none(value)]
 
 
 def _is_empty(field: Field, value: Any) -> bool:
@@ -154,27 +164,30 @@ def _is_empty(field: Field, value: Any) -> bool:
 
 def _text(value: Any) -> str:
     # pandas makes numbers real in a column with gaps.
-    is_whole = isinstance(value, float) and value.is_integer()
-    return str(int(value) if is_whole else value).strip()
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value).strip()
 
 
 def _number(field: Field, name: str, number: int, value: Any) -> float:
     """Read a number: width and depth whole, the loss infinite where it is not a number."""
-    size = number_of(value, name, number, field in SIZES)
+    parsed = number_of(value, name, number, field in SIZES)
     if field == "loss":
-        return size if math.isfinite(size) else math.inf
+        return parsed if math.isfinite(parsed) else math.inf
     if field == "step":
-        return size
-    if not 0 < size < math.inf:
+        return parsed
+    if not 0 < parsed < math.inf:
         raise InputError(f"column {name!r} must hold numbers above 0; row {number} has {value!r}.")
     if field in ("width", "depth"):
-        if size != int(size):
+        if parsed != int(parsed):
             raise InputError(
                 f"column {name!r} must hold whole numbers; row {number} has {value!r}."
             )
-        return int(size)
-    # 0.1 in single precision is the learning rate 0.1.
-    return float(f"{size:.6g}") if field == "lr" else size
+        return int(parsed)
+    if field == "lr":
+        # 0.1 in single precision is the learning rate 0.1.
+        return float(f"{parsed:.6g}")
+    return parsed
 
 
 def _differ(lines: Sequence[Line], name: str) -> bool:
@@ -201,9 +214,11 @@ def _histories(runs: Sequence[LoggedRun]) -> list[list[LoggedRun]]:
     steps.sort(key=lambda run: run.step or 0.0)
     histories = dict[LoggedRun, list[LoggedRun]]()
     for run in steps:
+        history = replace(run, loss=None, step=None)
         # Tokens grow with the steps of a run that has a name.
-        tokens = run.tokens if run.run is None else None
-        histories.setdefault(replace(run, loss=None, step=None, tokens=tokens), []).append(run)
+        if run.run is not None:
+            history = replace(history, tokens=None)
+        histories.setdefault(history, []).append(run)
     return list(histories.values())
 
 
@@ -227,4 +242,8 @@ def _without_gaps(
     # All finite losses come first: the rest is divergence.
     if all(is_finite[:count]):
         return logged
-    return [run for run in logged if run.step in steps_with_losses or math.isfinite(run.loss or 0)]
+    with_loss = list[LoggedRun]()
+    for run, has_loss in zip(logged, is_finite, strict=True):
+        if has_loss or run.step in steps_with_losses:
+            with_loss.append(run)
+    return with_loss

@@ -1,4 +1,4 @@
-"""Runs from a log: the columns of its fields, and the rows that are runs that ended.
+"""Training runs from a log: the columns of its fields, and the rows that are runs that ended.
 
 ``log_columns`` says which column holds which field, ``logged_runs`` what a row says of a run.
 """
@@ -52,10 +52,10 @@ class Log:
     @property
     def recognised(self) -> str:
         """Which column was taken for what."""
-        silent = (*_ABOUT_RUNS, *_PARTS)
-        pairs = [
-            f"{field} from {name!r}" for field, name in self.columns.items() if field not in silent
-        ]
+        pairs = list[str]()
+        for field, name in self.columns.items():
+            if field not in _ABOUT_RUNS and field not in _PARTS:
+                pairs.append(f"{field} from {name!r}")
         return f"{len(self.runs)} runs: {', '.join(pairs)}. {self.count}".rstrip()
 
 
@@ -63,14 +63,14 @@ def read_log(
     rows: Any,
     columns: Mapping[str, str | None] | None,
     needed: Sequence[Field],
-    others: Sequence[Field] = (),
+    optional: Sequence[Field] = (),
 ) -> Log:
     """Read the runs of a log.
 
     Args:
         rows, columns: as of ``nfd.fit_transfer``.
         needed: fields that every run must have, of which no two columns may be meant.
-        others: fields that are read where they are there; of sizes no two columns may be meant
+        optional: fields that are read where they are there; of sizes no two columns may be meant
             either.
 
     Raises:
@@ -83,7 +83,7 @@ def read_log(
     table = table_of(rows)
     log_columns = LogColumns.of(table, given)
     notes = list[str]()
-    chosen = _choose(log_columns, needed, others, notes)
+    chosen = _choose(log_columns, needed, optional, notes)
     notes += log_columns.unread_settings(chosen)
     logged = [run_of(line, number, chosen) for number, line in enumerate(table, 1)]
     unread = [name for name in log_columns.names if name not in chosen.values()]
@@ -96,7 +96,7 @@ def read_log(
             "steps, too."
         )
     runs = last_steps(ended(logged, notes), notes)
-    complete = [run for run in runs if all(getattr(run, field) is not None for field in needed)]
+    complete = [run for run in runs if run.has(needed)]
     if len(complete) < len(runs):
         notes.append(
             f"{len(runs) - len(complete)} rows that lack one of {', '.join(needed)} were left out."
@@ -128,15 +128,15 @@ def needs_rate_law(log: Log) -> bool:
 
 
 def _choose(
-    columns: LogColumns, needed: Sequence[Field], others: Sequence[Field], notes: list[str]
+    columns: LogColumns, needed: Sequence[Field], optional: Sequence[Field], notes: list[str]
 ) -> dict[Field, str]:
     """Choose the column of each field that the log has, with those that give tokens and batch."""
     chosen = {field: columns.column_of(field, needed=True) for field in needed}
-    for field in (*others, *_ABOUT_RUNS):
+    for field in (*optional, *_ABOUT_RUNS):
         chosen[field] = columns.column_of(field)
     # None says that tokens are not to be read: then steps do not stand for them.
     may_have_tokens = columns.given.get("tokens", "") is not None
-    if "tokens" in others and not chosen["tokens"] and may_have_tokens:
+    if "tokens" in optional and not chosen["tokens"] and may_have_tokens:
         chosen["steps"] = columns.column_of("steps")
         chosen["batch"] = columns.column_of("batch")
     if "batch" in chosen and not chosen["batch"]:

@@ -401,7 +401,7 @@ class _Fit:
 
     Attributes:
         whitening: ``[K, K]``, makes the noise of the means independent, with variance 1.
-        least: the least variance of the noise, over what the seeds say: that of rounding.
+        least: the least variance of the noise, over what the seeds say, which is rounding.
         prior, sure: middle of the numbers of a law, and one over their variance.
         allowed: the standard deviation of second order.
         law: the nearest law ``[numbers]``.
@@ -447,9 +447,8 @@ class _Fit:
         """
         form = self.form
         K = len(self.means)
-        columns = self.whitening @ np.delete(
-            form.slopes(self.law[None], self.sizes)[0], form.powers, 1
-        )
+        slopes = form.slopes(self.law[None], self.sizes)[0]
+        columns = self.whitening @ np.delete(slopes, form.powers, 1)
         inverse = np.linalg.pinv(columns)
         rank = int(np.linalg.matrix_rank(columns))
         numbers = inverse @ self.whitening @ self.means
@@ -461,10 +460,11 @@ class _Fit:
         else:
             variance = self.misfit(self.law) / (K - form.first.stop)
         variance = max(variance, self.least)
-        first = np.hypot(numbers, math.sqrt(variance) * np.linalg.norm(inverse, axis=1))[
-            form.first
-        ][form.limited]
-        return np.array([*first, *([first.mean()] if len(first) > 1 else [])]), variance
+        errors = math.sqrt(variance) * np.linalg.norm(inverse, axis=1)
+        first = np.hypot(numbers, errors)[form.first][form.limited]
+        if len(first) < 2:
+            return first, variance
+        return np.append(first, first.mean()), variance
 
     def misfit(self, law: Array) -> float:
         """The sum of squares that a law leaves, in units of the noise."""
@@ -518,7 +518,7 @@ class _Fit:
     def _settled(self, laws: Array, means: Array, prior: Array, variance: float) -> Array:
         """Move laws ``[B, numbers]`` to the least squares of their losses and priors.
 
-        Losses are ``means [B, K]``, priors are ``prior [B, numbers]``; the steps are those of
+        Losses are ``means [B, K]``, priors are ``prior [B, numbers]``; the steps are by
         Levenberg and Marquardt. Laws that have settled are not moved again: some draws take ten
         times as many steps.
         """
@@ -579,7 +579,7 @@ def _terms(form: Form, law: Array, draws: Array) -> dict[str, Interval]:
 # (ResNets on digits: 0.7 at equal width, 0.4 otherwise). With two or three seeds nobody can see
 # whether they are: a test that chose between independent sizes and one fit for each seed left
 # intervals that held the floor 74 to 90 times in 100. So every correlation is kept with its chance:
-# of a part that all sizes of a seed share, and of parts that those of one width, or depth, share.
+# of a part that all sizes of a seed share, and of parts that sizes of one width, or depth, share.
 
 
 # The share of their degrees of freedom with which smoothed variances count in a test, by simulation
@@ -668,7 +668,7 @@ def _noise(variables: Sequence[str], sizes: Array, runs: Sequence[Array], paired
 def _correlated(noise: _Noise, sizes: Array, residuals: Array) -> _Noise:
     """Let the sizes of a seed share parts of their noise, by scaled residuals ``[K, seeds]``."""
     (K, seeds) = residuals.shape
-    # Whether two sizes are alike: all of them, those of one width, those of one depth.
+    # Whether two sizes are alike: all sizes are, sizes of one width, and sizes of one depth.
     alike = [np.ones((K, K))]
     for values in sizes.T:
         if len({*values.tolist()}) < K:
@@ -739,7 +739,7 @@ class _Misfit:
         second: the terms of second order, as large as the fit allows, ``[K, terms]``.
         curved: directions that only these terms have.
         rest: directions that no term of the law has.
-        other: those of the rest that ``sqrt(s)`` has.
+        other: the part of the rest that ``sqrt(s)`` has.
     """
 
     residuals: Array
@@ -795,13 +795,13 @@ def _misfit(fit: _Fit) -> _Misfit:
 
 def _p_value_without_seeds(misfit: _Misfit, least: float) -> float:
     """Test another power against the rest of the misfit, which must exceed rounding."""
-    others = misfit.other.shape[1]
-    freedom = misfit.rest.shape[1] - others
+    count = misfit.other.shape[1]
+    freedom = misfit.rest.shape[1] - count
     gain = float(np.square(misfit.other.T @ misfit.residuals).sum())
     unexplained = float(np.square(misfit.rest.T @ misfit.residuals).sum()) - gain
-    if freedom < 1 or not others or unexplained <= freedom * least:
+    if freedom < 1 or not count or unexplained <= freedom * least:
         return math.nan
-    return f_tail(gain / others / (unexplained / freedom), others, freedom)
+    return f_tail(gain / count / (unexplained / freedom), count, freedom)
 
 
 def _beyond_second_order(misfit: _Misfit) -> Array:

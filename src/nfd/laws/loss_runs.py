@@ -1,6 +1,4 @@
-"""The losses of a table of runs by their size: what ``nfd.fit_scaling_law`` and ``nfd.fit_ladder``
-fit.
-"""
+"""The losses of logged training runs by size: what loss laws are fitted to."""
 
 from __future__ import annotations
 
@@ -19,7 +17,8 @@ from nfd.laws.logs import Log, read_log
 
 BEST = "best"
 _SIZES: tuple[Field, ...] = ("width", "depth", "parameters", "tokens")
-Rungs = dict[tuple[float, ...], list[LoggedRun]]  # runs by their size
+# Training runs by their size.
+Rungs = dict[tuple[float, ...], list[LoggedRun]]
 
 
 @dataclass(frozen=True)
@@ -43,15 +42,14 @@ class LossRuns:
     @property
     def losses(self) -> dict[tuple[float, ...], list[float]]:
         """The losses of every size."""
-        return {
-            size: [run.loss for run in rung if run.loss is not None]
-            for size, rung in self.rungs.items()
-        }
+        return {size: _losses(rung) for size, rung in self.rungs.items()}
 
     @property
     def share_seeds(self) -> bool:
         """Whether all sizes were trained from the same named seeds."""
-        seeds = {tuple(run.seed for run in rung) for rung in self.rungs.values()}
+        seeds = set[tuple[str | None, ...]]()
+        for rung in self.rungs.values():
+            seeds.add(tuple(run.seed for run in rung))
         return len(seeds) == 1 and None not in next(iter(seeds))
 
     @property
@@ -65,13 +63,17 @@ class LossRuns:
         return counts
 
 
+def _losses(runs: Sequence[LoggedRun]) -> list[float]:
+    return [run.loss for run in runs if run.loss is not None]
+
+
 def read_sizes(rows: Any, columns: Mapping[str, str | None] | None) -> Log:
     """Read a log for its losses and sizes."""
     return read_log(rows, columns, ("loss",), (*_SIZES, "lr", "rule", "seed"))
 
 
 def varying_sizes(log: Log) -> list[str]:
-    """The sizes that differ between runs; ValueError where none does."""
+    """Name the sizes that differ between training runs; ValueError where none does."""
     varying = list[str]()
     for name in _SIZES:
         values = {getattr(run, name) for run in log.runs} - {None}
@@ -86,7 +88,7 @@ def varying_sizes(log: Log) -> list[str]:
 
 
 def variables_of(log: Log) -> tuple[str, ...]:
-    """The sizes that a law of the loss is in, by what varies.
+    """Choose the sizes that a loss law is in, by what varies.
 
     Parameters stand for width and depth where tokens vary, too, or where both grow together.
     """
@@ -100,21 +102,22 @@ def variables_of(log: Log) -> tuple[str, ...]:
 
 
 def _grow_together(log: Log) -> bool:
-    """Whether the terms of width and depth cannot be told apart in these runs."""
-    inverse = np.array(
-        [[1.0, 1 / run.width, 1 / run.depth] for run in log.runs if run.width and run.depth]
-    )
-    return bool(np.linalg.matrix_rank(inverse, tol=1e-6) < 3)
+    """Say whether the terms of width and depth cannot be told apart in these runs."""
+    inverse = list[tuple[float, float, float]]()
+    for run in log.runs:
+        if run.width and run.depth:
+            inverse.append((1.0, 1 / run.width, 1 / run.depth))
+    return bool(np.linalg.matrix_rank(np.array(inverse), tol=1e-6) < 3)
 
 
 def loss_runs(log: Log, variables: tuple[str, ...], rate: float | str | None) -> LossRuns:
-    """Take the runs of a log that count: those of a rate, or of the best one, that have every size.
+    """Take the runs of a log that have every size, at one learning rate or at the best ones.
 
     Raises:
         ValueError: for a rate that no run has, and where runs of one size differ in their rate or
             rule.
     """
-    runs = [run for run in log.runs if all(getattr(run, name) is not None for name in variables)]
+    runs = [run for run in log.runs if run.has(variables)]
     lacking = len(log.runs) - len(runs)
     notes = list(log.notes)
     if rate is not None:
@@ -131,8 +134,10 @@ def loss_runs(log: Log, variables: tuple[str, ...], rate: float | str | None) ->
 
 
 def _rungs(runs: Sequence[LoggedRun], variables: tuple[str, ...]) -> Rungs:
-    """Group runs by size, in the order of their seeds; ValueError where they differ in their rate
-    or rule.
+    """Group runs by size, in the order of their seeds.
+
+    Raises:
+        ValueError: where runs of one size differ in their rate or rule.
     """
     rungs = Rungs()
     for run in sorted(runs, key=lambda run: (run.seed or "", run.loss or 0.0)):
@@ -141,8 +146,9 @@ def _rungs(runs: Sequence[LoggedRun], variables: tuple[str, ...]) -> Rungs:
         for size, rung in rungs.items():
             values = {getattr(run, name) for run in rung}
             if len(values) > 1:
+                place = " x ".join(f"{x:g}" for x in size)
                 raise InputError(
-                    f"the runs of {' x '.join(variables)} = {' x '.join(f'{x:g}' for x in size)} "
+                    f"the runs of {' x '.join(variables)} = {place} "
                     f"differ in {name}: {', '.join(sorted(map(str, values)))}. Give the rows of "
                     f"one {name} at each size, or rate='best', in the shell --rate best, for those "
                     "of the best rate."
@@ -157,33 +163,32 @@ def _size(run: LoggedRun, variables: Sequence[str]) -> tuple[float, ...]:
 def _at_rate(
     runs: Sequence[LoggedRun], variables: Sequence[str], rate: float | str, notes: list[str]
 ) -> list[LoggedRun]:
-    """The runs of a rate, or of the best one of each size, and a note on that choice."""
+    """Take the runs of a rate, or of the best one of each size; a note is on that choice."""
     rates = sorted({run.lr for run in runs if run.lr is not None})
-    listed = ", ".join(f"{tried:g}" for tried in rates) or "not in the log"
     if rate == BEST and rates:
-        return _at_best_rates(runs, variables, rates, listed, notes)
+        return _at_best_rates(runs, variables, rates, notes)
+    # The shell gives a text.
     try:
-        wanted = float(rate)  # the shell gives a text
+        wanted = float(rate)
     except ValueError:
         wanted = math.nan
-    kept = [
-        run for run in runs if run.lr is not None and math.isclose(run.lr, wanted, rel_tol=1e-5)
-    ]
-    if not kept:
+    at_rate = [run for run in runs if math.isclose(run.lr or math.nan, wanted, rel_tol=1e-5)]
+    if not at_rate:
+        tried = _listed(rates) or "not in the log"
         raise InputError(
-            f"rate must be a rate of the log or {BEST!r}; got {rate!r}. The rates are {listed}."
+            f"rate must be a rate of the log or {BEST!r}; got {rate!r}. The rates are {tried}."
         )
-    return kept
+    return at_rate
+
+
+def _listed(rates: Sequence[float]) -> str:
+    return ", ".join(f"{rate:g}" for rate in rates)
 
 
 def _at_best_rates(
-    runs: Sequence[LoggedRun],
-    variables: Sequence[str],
-    rates: Sequence[float],
-    listed: str,
-    notes: list[str],
+    runs: Sequence[LoggedRun], variables: Sequence[str], rates: Sequence[float], notes: list[str]
 ) -> list[LoggedRun]:
-    """At each size the runs of the rate with the lowest mean loss."""
+    """Take at each size the runs of the rate with the lowest mean loss."""
     losses = dict[tuple[float, ...], dict[float | None, list[float]]]()
     for run in runs:
         loss = math.inf if run.loss is None else run.loss
@@ -195,7 +200,7 @@ def _at_best_rates(
         best[size] = min(means, key=means.__getitem__)
     ends = sum(lr in (rates[0], rates[-1]) for lr in best.values())
     notes.append(
-        f"Of each size the runs at its best rate count, of {listed}; at {ends} of {len(best)} it "
-        "is an end of them."
+        f"Of each size the runs at its best rate count, of {_listed(rates)}; at {ends} of "
+        f"{len(best)} it is an end of them."
     )
     return [run for run in runs if run.lr == best[_size(run, variables)]]

@@ -14,11 +14,13 @@ from nfd.laws.best_rate import Scores, Size, fitted_exponent, in_words, rate_in_
 
 @dataclass(frozen=True)
 class RateAgainst:
-    """The best learning rate at several values of one setting, such as the batch size. Print it for
-    the table.
+    """The best learning rate at several values of one setting, such as the batch size.
+
+    Print it for the table.
 
     Attributes:
-        rule, setting: their names. cells: scores by size and value of the setting, both ascending.
+        rule, setting: their names.
+        cells: scores by size and value of the setting, both ascending.
     """
 
     rule: str
@@ -27,18 +29,19 @@ class RateAgainst:
 
     @property
     def values(self) -> list[float]:
-        """From the smallest to the largest."""
+        """The values of the setting, ascending."""
         return list(dict.fromkeys(value for _, value in self.cells))
 
     @property
     def sizes(self) -> list[Size]:
-        """From the smallest to the largest."""
+        """The sizes of networks, ascending."""
         return list(dict.fromkeys(size for size, _ in self.cells))
 
     @cached_property
     def exponent(self) -> Interval:
-        """p of ``best rate ~ value^p`` over all sizes; not-a-number where fewer than two values
-        above 0 can tell it.
+        """The exponent p of ``best rate ~ value^p`` over all sizes.
+
+        Not-a-number where best rates are known at fewer than two values above 0.
         """
         cells = list[Scores]()
         logs = list[list[float]]()
@@ -66,7 +69,7 @@ class RateAgainst:
     def sentence(self) -> str:
         """How the best rate follows the setting, and where the loss is lowest."""
         sentences = [f"{self.rule}: the best lr follows {self.setting}^{self.exponent}."]
-        # other steps or batches are other trainings
+        # Losses of other steps or batches are losses of other trainings.
         if self.setting not in ("batch_size", "steps"):
             sentences += [self._lowest(size) for size in self.sizes]
         unknown = list[str]()

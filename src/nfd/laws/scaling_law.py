@@ -1,5 +1,6 @@
-"""``nfd.scaling_law`` and ``nfd.fit_scaling_law``: the loss of larger networks, and the best size
-for a budget.
+"""The answer of ``nfd.scaling_law`` and ``nfd.fit_scaling_law``.
+
+It is the loss of larger networks, and the best size for a budget.
 """
 
 from __future__ import annotations
@@ -7,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
@@ -24,12 +25,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ScalingLaw:
-    """A law of the loss, fitted to runs, and the best size for a budget. Print it to see the table.
+    """A loss law, fitted to training runs, and the best size for a budget.
+
+    Print it to see the table.
 
     Attributes:
         law: the fitted law, with its test.
         losses: of the fitted runs, by size, in the order of ``law.variables``.
-        about: a description of the runs. score: the kind of their loss, in words.
+        about: a description of the runs.
+        score: the kind of their loss, in words.
         costs: parameters and operations (``flops``) of networks of any size, as far as they are
             known.
         held_out: the largest size, predicted by a fit without it.
@@ -60,18 +64,18 @@ class ScalingLaw:
 
     @property
     def trusted(self) -> dict[str, float]:
-        """The smallest value of each variable that was fitted; smaller ones bend the law or were
-        not trained.
+        """The smallest value of each variable that was fitted.
+
+        Smaller ones bend the law, or were not trained.
         """
         return dict(zip(self.law.variables, self.law.smallest, strict=True))
 
     @property
     def floor(self) -> Interval:
-        """The loss of the infinitely large network, with its 95 % interval: every variable of the
-        law is infinite.
+        """The loss of the infinitely large network, with its 95 % interval.
 
-        Not-a-number where the law may not be extrapolated (``law.good``); ``law.note`` says what
-        would settle it.
+        Every variable of the law is infinite there. Not-a-number where the law may not be
+        extrapolated (``law.good``); ``law.note`` says what would settle it.
         """
         return self.law.floor if self.law.good else UNKNOWN
 
@@ -95,9 +99,9 @@ class ScalingLaw:
         named = {"width": width, "depth": depth, "tokens": tokens}
         given = {name: size for name, size in named.items() if size is not None}
         variables = " and ".join(self.law.variables)
-        others = [name for name in given if name not in self.law.variables]
-        if others:
-            raise InputError(f"the law is in {variables}; got {', '.join(others)}. Drop it.")
+        foreign = [name for name in given if name not in self.law.variables]
+        if foreign:
+            raise InputError(f"the law is in {variables}; got {', '.join(foreign)}. Drop it.")
         if "tokens" in self.law.variables and "tokens" not in given:
             given["tokens"] = self.law.largest[self.law.variables.index("tokens")]
         missing = [name for name in self.law.variables if name not in given]
@@ -111,11 +115,13 @@ class ScalingLaw:
         parameters: float | str | None = None,
         flops: float | str | None = None,
     ) -> BestSize:
-        """The size of the lowest loss within one budget, such as ``parameters="2M"`` or
-        ``flops=1e18``.
+        """The size of the lowest loss within one budget.
+
+        The budget is such as ``parameters="2M"`` or ``flops=1e18``.
 
         Args:
-            parameters: numbers that the network stores. flops: operations of one whole training.
+            parameters: numbers that the network stores.
+            flops: operations of one whole training.
 
         Returns:
             The best width and depth, with cost and predicted loss; ``inside`` says whether that was
@@ -123,7 +129,7 @@ class ScalingLaw:
 
         Raises:
             ValueError: without exactly one budget, for one that cannot be read or buys no size, if
-                the costs are not known, and if the losses do not tell which size is best.
+                the costs are not known, and if the losses do not show which size is best.
         """
         from nfd.laws.best_size import amount, best_size
 
@@ -147,7 +153,7 @@ class ScalingLaw:
         return best_size(self.law, self.costs[resource], most)
 
     def named(self, size: Sizes) -> str:
-        """A size in words: ``width 64 and depth 4``."""
+        """Write a size in words: ``width 64 and depth 4``."""
         return " and ".join(
             f"{name} {x:,.10g}" for name, x in zip(self.law.variables, size, strict=True)
         )
@@ -168,7 +174,8 @@ class ScalingLaw:
         return rows
 
     def __str__(self) -> str:
-        from nfd.core.tables import rows_as_text  # rich is loaded where something is printed
+        # Rich is loaded only where something is printed.
+        from nfd.core.tables import rows_as_text
 
         return "\n".join([str(self.law), rows_as_text(self.table), *self.notes])
 
@@ -183,7 +190,7 @@ def fit_scaling_law(
     rate: float | str | None = None,
     prior: str | os.PathLike[str] | None = "ladders",
 ) -> ScalingLaw:
-    """Fit a law of size to the final losses of your logged runs, from any framework.
+    """Fit a law of size to the final losses of your logged training runs, of any framework.
 
     Over width n and depth L: ``floor + a / n + b / L`` with terms of second order, and ``c /
     D^beta`` where tokens vary; small sizes are left out until it holds. ``held_out`` is the largest
@@ -238,32 +245,34 @@ def losses_of(
     rate: float | str | None,
     prior: str | os.PathLike[str] | None = "ladders",
 ) -> ScalingLaw | LadderLaw:
-    """Fit the law over width and depth, or that over parameters and tokens, by the columns of the
-    table.
-    """
+    """Fit the loss law over width and depth, or over parameters and tokens, by the columns."""
     log = read_sizes(rows, columns)
     variables = variables_of(log)
+    runs = loss_runs(log, variables, rate)
     if {*variables} <= {"parameters", "tokens"}:
-        from nfd.laws.ladder import ladder_of  # loaded where a table is for it
+        # Loaded only where a table is for it.
+        from nfd.laws.ladder import ladder_of
 
-        return ladder_of(loss_runs(log, variables, rate), prior)
-    return _scaling_law_of(loss_runs(log, variables, rate))
+        return ladder_of(runs, prior)
+    return _scaling_law_of(runs)
 
 
 def _scaling_law_of(runs: LossRuns) -> ScalingLaw:
-    """Fit the law over width and depth; what networks cost is known where the log counts
-    parameters.
-    """
+    """Fit the loss law over width and depth; costs are known where the log counts parameters."""
     from nfd.laws.best_size import counted
 
-    cost = counted(runs.counts) if runs.counts else None
+    costs: dict[str, Cost] = {}
+    if runs.counts:
+        cost = counted(runs.counts)
+        if cost is not None:
+            costs["parameters"] = cost
     law, held_out = judged(runs.variables, runs.losses, paired=runs.share_seeds)
     return ScalingLaw(
         law,
         runs.losses,
         about=runs.about,
         score=runs.score,
-        costs={} if cost is None else {"parameters": cost},
+        costs=costs,
         held_out=held_out,
         notes=runs.notes,
     )
@@ -272,7 +281,8 @@ def _scaling_law_of(runs: LossRuns) -> ScalingLaw:
 # ---- The law of some runs, and what holds it to account.
 
 
-# sizes of a variable, where a longer ladder failed: three lie on some law of second order
+# Sizes of a variable that remain where a longer ladder failed: three lie on some law of second
+# order.
 _FEWEST_LEFT = 4
 # The p-value below which the smallest sizes are left out. Between this and ``GOOD`` the law is
 # refused: of true laws some fail by chance, and where that chose the sizes, the floor lay in none
@@ -288,24 +298,29 @@ _LEFT_OUT = "Smaller sizes were left out until the law held."
 def judged(
     variables: tuple[str, ...], losses: Losses, *, paired: bool
 ) -> tuple[Law, HeldOut | None]:
-    """The law of the sizes from which it holds, else that of all, and the largest size by a law
-    without it.
+    """Fit the loss law to the sizes from which it holds, and hold the largest size out.
 
-    With one seed of each size little else can tell that it holds, so it must predict the largest
-    from the others, too.
+    The law is of all sizes where it holds from none. With one seed of each size little else can
+    show that it holds, so it must predict the largest size from the others, too.
 
     Args:
-        variables: what the sizes are. losses: of the runs. paired: whether the i-th of all sizes
-            are of one seed.
+        variables: what the sizes are.
+        losses: of the training runs.
+        paired: whether the i-th losses of all sizes are of one seed.
+
+    Returns:
+        The law, and the largest size by a law without it; None where there is no such law.
     """
     law, kept = _holding(variables, losses, paired)
-    trained = {
-        size: of_seeds for size, of_seeds in kept.items() if all(map(math.isfinite, of_seeds))
-    }
+    trained = dict[Sizes, Sequence[float]]()
+    for size, of_seeds in kept.items():
+        if all(map(math.isfinite, of_seeds)):
+            trained[size] = of_seeds
     largest = max(trained, key=math.prod)
     measured = trained.pop(largest)
     held_out = None
-    with suppress(InputError):  # too few others, or a law that may not be extrapolated
+    # There may be too few others, or their law may not be extrapolated.
+    with suppress(InputError):
         without = fit_law(variables, trained, paired=paired)
         predicted = without.network(*largest, networks=len(measured))
         held_out = HeldOut(largest, len(measured), predicted, mean(measured))
@@ -315,8 +330,10 @@ def judged(
 
 
 def _holding(variables: tuple[str, ...], losses: Losses, paired: bool) -> tuple[Law, Losses]:
-    """The law of the sizes from which it holds, and their losses; the law of all where there are
-    none.
+    """Fit the law to the sizes from which it holds, or to all where there are none.
+
+    Returns:
+        The law, and the losses of these sizes.
     """
     whole = fit_law(variables, losses, paired=paired)
     kept = losses
@@ -335,14 +352,17 @@ def _holding(variables: tuple[str, ...], losses: Losses, paired: bool) -> tuple[
 
 
 def _without_smallest(variables: tuple[str, ...], losses: Losses) -> Losses | None:
-    """The runs without the smallest size of the variable that has most sizes; None where too few
-    are left.
+    """Leave out the smallest size of the variable that has most sizes.
+
+    None where too few sizes remain.
     """
     axes = [sorted({*sizes}) for sizes in zip(*losses, strict=True)]
-    k = max(range(len(axes)), key=lambda axis: len(axes[axis]))
-    if len(axes[k]) <= _FEWEST_LEFT:
+    counts = [len(axis) for axis in axes]
+    k = counts.index(max(counts))
+    if counts[k] <= _FEWEST_LEFT:
         return None
-    larger = {size: of_seeds for size, of_seeds in losses.items() if size[k] > axes[k][0]}
+    smallest = axes[k][0]
+    larger = {size: of_seeds for size, of_seeds in losses.items() if size[k] > smallest}
     try:
         check_sizes(variables, larger)
     except InputError:

@@ -1,4 +1,4 @@
-"""The schedule of a run: warm-up and decay of the learning rate."""
+"""The schedule of a training run: warm-up and decay of the learning rate."""
 
 from __future__ import annotations
 

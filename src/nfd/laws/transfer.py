@@ -55,7 +55,7 @@ class Transfer:
 
     @property
     def law(self) -> None:
-        """None: ``nfd.fit_rate_law`` returns laws of the rate."""
+        """None: ``nfd.fit_rate_law`` returns rate laws."""
         warnings.warn(
             "Transfer.law goes in 0.5: nfd.fit_rate_law returns laws.", FutureWarning, stacklevel=2
         )
@@ -252,14 +252,14 @@ def fit_transfer(
 
     Args:
         rows: dicts, a DataFrame, or the path of a CSV; one row per run, or per step, of which the
-            last counts. A loss that is no number diverged.
+            last counts. A loss that is not a number diverged.
         columns: the names of your columns, if they are not recognised: ``{"lr":
             "config/learning_rate"}``. Keys: loss, lr, width, depth, parameters, tokens, batch (in
             tokens), steps, sequences and their length, decay, rule, seed, run, step and state. None
             ignores a column.
         guess: the loss that a diverged run counts as, and from which progress is measured, such as
             the logarithm of the vocabulary. By default it lies five times as far above the best
-            rate's loss as that of the fifth best rate, or of the third on a coarse grid.
+            rate's loss as the loss of the fifth best rate, or of the third on a coarse grid.
         prior: as for ``nfd.fit_rate_law``; goes in 0.5.
 
     Returns:
@@ -324,7 +324,7 @@ def _runs_by_place(log: Log, notes: list[str]) -> dict[Place, list[LoggedRun]]:
     about: tuple[Field, ...] = ("width", "depth", "rule")
     needed = [field for field in about if field in log.columns]
     for run in log.runs:
-        if all(getattr(run, name) is not None for name in needed):
+        if run.has(needed):
             size = (run.width or 1, run.depth or 1)
             runs_at.setdefault((run.rule or "logged", size), []).append(run)
     lacking = len(log.runs) - sum(map(len, runs_at.values()))
@@ -384,7 +384,7 @@ def _regret(cells: Mapping[Size, Scores], runs: Sequence[LoggedRun]) -> Regret |
 def _cell(rule: str, size: Size, runs: Sequence[LoggedRun], guess: float | None) -> Scores:
     """Gather the scores of a size, of the seeds that were trained at every rate.
 
-    The rates are those of the seed that has the most.
+    The rates come from the seed that has the most.
     """
     by_seed = _losses_by_seed(f"{rule} at {in_words(size)}", runs)
     rates = [*max(by_seed.values(), key=len)]

@@ -2,9 +2,9 @@
 
 | file | law | its word |
 |---|---|---|
-| ``rates.json`` | of the best rate (``nfd.laws.rate_law``) | ``"sweeps"`` |
-| ``losses.json`` | of the loss (``nfd.laws.ladder_posterior``) | ``"ladders"`` |
-| ``curves.json`` | of the loss curve (``nfd.laws.curve``) | ``"curves"`` |
+| ``rates.json`` | rate law (``nfd.laws.rate_law``) | ``"sweeps"`` |
+| ``losses.json`` | loss law (``nfd.laws.ladder_posterior``) | ``"ladders"`` |
+| ``curves.json`` | law of the loss curve (``nfd.laws.curve``) | ``"curves"`` |
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MAKERS: dict[Kind, str] = {"rates": "rate_law", "losses": "ladders", "curves": 
 
 
 def file_of(kind: Kind) -> Path:
-    """The file of the package."""
+    """Find the file of the package."""
     return Path(__file__).with_name(f"{kind}.json")
 
 
@@ -33,7 +33,7 @@ def read_prior(kind: Kind, prior: str | os.PathLike[str], parse: Callable[[Any],
     """Read the package's prior, by its word, or another file of that form.
 
     Args:
-        kind: the law that it is of.
+        kind: the law that it is for.
         prior: the word, or the path of a file.
         parse: makes the prior of the content of a file.
 
