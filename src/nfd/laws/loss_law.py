@@ -301,7 +301,7 @@ def interval_of(value: float, draws: Array) -> Interval:
 # Least squares of the mean losses, weighed by the covariance of the noise, and of the priors.
 # Intervals come from fits to losses and priors that are drawn again about those there are: the
 # noise of each draw has a variance and a correlation that the seeds allow. They are Student's t
-# where the law is linear, and lean as it does where it is not.
+# where the law is linear, and skewed where it is not.
 
 
 # Sizes of a variable that show its law, by whether its power is known.
