@@ -28,7 +28,7 @@ from nfd.core.random import Increment, derive, generator
 from nfd.scaling.rules import MAX_ETA_C, ROLES, SPECTRAL, Power, Role, rule_named
 
 if TYPE_CHECKING:
-    from nfd.scaling.groups import BaseGroup
+    from nfd.scaling.base_group import BaseGroup
     from nfd.scaling.optimizers import Hyperparameter, Scale
     from nfd.scaling.plan import Plan
 
@@ -317,8 +317,9 @@ class Network(nn.Module):
 
         Arguments and errors are as in ``param_groups``.
         """
-        from nfd.scaling.groups import BaseGroup
-        from nfd.scaling.optimizers import Scale, check_optimizer, law_of
+        from nfd.scaling.base_group import BaseGroup
+        from nfd.scaling.find_law import check_optimizer, law_of
+        from nfd.scaling.optimizers import Scale
 
         lr = check_real("lr", lr, least=0.0, below=MAX_ETA_C)
         law = law_of(optimizer)

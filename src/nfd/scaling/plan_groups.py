@@ -10,18 +10,11 @@ from torch import nn
 
 from nfd.core.checks import check_patterns, check_real
 from nfd.core.errors import InputError, InputTypeError
-from nfd.scaling.groups import BaseGroup, mark_of
+from nfd.scaling.base_group import BaseGroup, mark_of
+from nfd.scaling.find_law import law_of
 from nfd.scaling.held import Held, held_as_planned
 from nfd.scaling.model import matches
-from nfd.scaling.optimizers import (
-    BETAS,
-    EPS,
-    WEIGHT_DECAY,
-    Hyperparameter,
-    OptimizerLaw,
-    Scale,
-    law_of,
-)
+from nfd.scaling.optimizers import BETAS, EPS, WEIGHT_DECAY, Hyperparameter, OptimizerLaw, Scale
 from nfd.scaling.rules import ADAM_EPSILON, MAX_RATE, rule_named
 
 if TYPE_CHECKING:

@@ -23,7 +23,8 @@ from nfd.core.estimates import Interval
 from nfd.core.tables import as_text, table_of
 from nfd.laws.rate_law import RateLaw, evidence
 from nfd.laws.schedules import RateSchedule
-from nfd.scaling.optimizers import Follows, Hyperparameter, OptimizerLaw, law_of
+from nfd.scaling.find_law import law_of
+from nfd.scaling.optimizers import Follows, Hyperparameter, OptimizerLaw
 
 Label = Literal["theorem", "empirical law", "assumption"]
 Quantity = Literal[
