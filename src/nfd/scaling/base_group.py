@@ -30,7 +30,7 @@ class BaseGroup:
         parameters, roles: the parameters, and their roles in the network.
         lr, lr_scale: the rate of the base, and the group's rate as a multiple of it.
         law: of the optimizer that steps them.
-        scale: how a hyperparameter of theirs follows from that of the base.
+        scale: how a hyperparameter of theirs follows from its value at the base.
         chosen: the hyperparameters that the caller chose, at the base.
         mark: what else the optimizer reads from its groups, to know its own.
     """

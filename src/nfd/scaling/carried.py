@@ -270,27 +270,27 @@ class Carrier:
         start = self.base.start(t, blocks)
         if (start.constant is None) != (entry.start.constant is None):
             return entry.start
-        begins = _size(start)
-        planned_begins = _size(entry.start)
-        if self.plan.base == self.size and planned_begins and not entry.start.kept:
-            more = self._beyond_base(planned, planned_begins)
+        initial_size = _size(start)
+        planned_size = _size(entry.start)
+        if self.plan.base == self.size and planned_size and not entry.start.kept:
+            more = self._beyond_base(planned, planned_size)
             is_of_depth = entry.role == "outer"
-            begins *= share(
+            initial_size *= share(
                 more, self.plan, self._deeper(planned), axis, ratio, is_of_depth=is_of_depth
             )
         if start.constant is not None:
-            return replace(start, constant=begins, kept=entry.start.kept)
-        return replace(start, std=begins, kept=entry.start.kept)
+            return replace(start, constant=initial_size, kept=entry.start.kept)
+        return replace(start, std=initial_size, kept=entry.start.kept)
 
-    def _beyond_base(self, planned: str, begins: float) -> float:
-        """By how much the start of a planned tensor is larger than where the plan took it from."""
+    def _beyond_base(self, planned: str, initial_size: float) -> float:
+        """Divide initial weights of a plan by those of the model from which it took them."""
         more = 1.0
         for source in reversed(self._sources):
             places = places_of(source.tensors, dict.fromkeys(source.blocks, ""))
             name = alike(planned, self._planned, places)
             size = 0.0 if name is None else _size(source.start(source.tensors[name], source.blocks))
             if size:
-                more = begins / size
+                more = initial_size / size
             if abs(more - 1) < _EXACT:
                 return 1.0
         return more if more > 0 else 1.0

@@ -56,7 +56,7 @@ Follows = Literal["epsilon", "weight decay", "beta1", "beta2"]
 class Hyperparameter:
     """A setting of an optimizer's groups, and how it follows width, depth, batch and length.
 
-    The user's value is that of the base. A plan sets it in every group, scaled.
+    The user's value is the base's. A plan sets it in every group, scaled.
 
     Args:
         name: its key in the groups, such as ``"eps"``.
@@ -101,7 +101,7 @@ BETAS = Hyperparameter("betas", ("beta1", "beta2"), (0.9, 0.999))
 
 @dataclass(frozen=True)
 class Scale:
-    """How a setting of one group follows from that of the base.
+    """How a setting of one group follows from its value at the base.
 
     Args:
         factor: multiplies a number.
@@ -307,7 +307,7 @@ _MUON = OptimizerLaw(
     "muon",
     "nfd.wide.optimizers:make_muon",
     unit=WHOLE_MATRIX,
-    # PyTorch's "original", and Keller Jordan's
+    # PyTorch's "original", and Keller Jordan's.
     shape_norm=lambda rows, columns: math.sqrt(max(1.0, rows / columns)),
     classes=("Muon", "SingleDeviceMuon", "MuonWithAuxAdam", "SingleDeviceMuonWithAuxAdam"),
     states=1,
@@ -363,7 +363,7 @@ OF_THE_LIBRARY = (
         _MUON,
         name="muon-match-rms-adamw",
         make="nfd.wide.optimizers:make_muon_of_adamws_size",
-        # PyTorch's, and Moonlight's
+        # PyTorch's, and Moonlight's.
         shape_norm=lambda rows, columns: 0.2 * math.sqrt(max(rows, columns)),
     ),
     replace(

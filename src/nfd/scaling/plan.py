@@ -182,11 +182,11 @@ class Plan:
         return self.entry(name).own_factor if rule_named(self.rule).scales_width else 1.0
 
     def start_factor(self, name: str) -> float:
-        """The initial entries of a tensor, as a multiple of those of the base."""
+        """Return the initial entries of a tensor, as a multiple of the base's."""
         return self.factor(name, self.powers(name).std) / self.own_factor(name)
 
     def std(self, name: str) -> float:
-        """Initial standard deviation of the entries; 0 for a tensor that starts at a constant."""
+        """Return the initial standard deviation of the entries; 0 where they are constant."""
         return self.entry(name).start.std * self.start_factor(name)
 
     def constant(self, name: str) -> float | None:
@@ -199,7 +199,7 @@ class Plan:
         return None if constant is None else constant * self.start_factor(name)
 
     def rate(self, name: str) -> float:
-        """Learning rate of a tensor, as a multiple of that of the base, by width and depth."""
+        """Return the learning rate of a tensor, as a multiple of the base's, by width and depth."""
         return self.factor(name, self.powers(name).rate) * self.rate_compensation(name)
 
     def rate_compensation(self, name: str) -> float:
@@ -216,7 +216,7 @@ class Plan:
         return factor * law.shape_norm(*entry.base_matrix) / law.shape_norm(*entry.shape)
 
     def epsilon(self, name: str) -> float:
-        """Adam's epsilon of a tensor, as a multiple of that of the base."""
+        """Return Adam's epsilon of a tensor, as a multiple of the base's."""
         return self.factor(name, self.powers(name).epsilon) * self.own_factor(name)
 
     def weight_decay(self, name: str) -> float:
@@ -226,7 +226,7 @@ class Plan:
         """
         return 1 / self.rate(name)
 
-    # ---- beginning a model
+    # ---- initialising a model
 
     def apply_(
         self, model: nn.Module, seed: int = 0, device: torch.device | str | None = None

@@ -206,14 +206,14 @@ _ALIKE = (
     "and the output. repair=True tries which."
 )
 _SEVERAL = (
-    "Initial weights or a factor before or behind these may be wrong, or rates of several. "
+    "Initial weights or a factor before or after these may be wrong, or rates of several. "
     "repair=True tries which."
 )
 _STREAM = {
     "added": "Initial weights of what writes the stream, or a factor on the branches, do not "
     "follow the rule.",
     "stream": "What writes the stream, or reads the inputs, does not follow the rule.",
-    "output": "The head, or what is behind it, grows: its role, or a factor on the outputs.",
+    "output": "The head, or what comes after it, grows: its role, or a factor on the outputs.",
     "logits": "They grow once queries fit keys: divide them by the size of a head in place of its "
     "root.",
 }
