@@ -12,7 +12,7 @@ from tests.models import Transformer
 from torch import Tensor, nn
 
 import nfd
-from nfd.scaling.optimizers import law_of
+from nfd.scaling.find_law import law_of
 
 BASE = 4
 RATIOS = (1, 4, 16)

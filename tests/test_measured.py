@@ -13,7 +13,8 @@ from tests import optimizers as like
 from torch import Tensor, nn
 
 import nfd
-from nfd.scaling.optimizers import EACH_ENTRY, LAWS, WHOLE_MATRIX, law_of
+from nfd.scaling.find_law import law_of
+from nfd.scaling.optimizers import EACH_ENTRY, LAWS, WHOLE_MATRIX
 from nfd.testing import LawError, check_law
 
 ROUNDING = 0.03  # bfloat16 has a unit of 2^-8, and PyTorch's Newton-Schulz five steps

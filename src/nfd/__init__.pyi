@@ -38,7 +38,7 @@ from .scaling.optimizers import register_optimizer as register_optimizer
 from .scaling.plan import Plan as Plan
 from .scaling.planning import plan as plan
 from .scaling.run import RunScaling as RunScaling
-from .scaling.self_test import SelfTest as SelfTest
+from .scaling.self_test_result import SelfTest as SelfTest
 from .watch.page import run_page as run_page
 from .watch.watch import Watch as Watch
 from .wide.defer import Deferral as Deferral

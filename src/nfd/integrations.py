@@ -19,7 +19,7 @@ from torch import distributed, nn
 from nfd.core.errors import InputError, InputTypeError
 from nfd.core.words import quoted
 from nfd.meters.reading import WatchRow
-from nfd.scaling.groups import SCALE
+from nfd.scaling.base_group import SCALE
 from nfd.scaling.held import held_as_planned, held_by
 from nfd.scaling.kept_rates import check_rates, warn_of_lost_ratios
 from nfd.scaling.plan import Plan

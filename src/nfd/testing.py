@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from nfd.core.errors import InputError
+from nfd.scaling.find_law import law_of
 from nfd.scaling.measured import measure
 from nfd.scaling.measurement import Measurement
-from nfd.scaling.optimizers import Hyperparameter, OptimizerLaw, law_by_class, law_of
+from nfd.scaling.optimizers import Hyperparameter, OptimizerLaw, law_by_class
 from nfd.scaling.probe import DECAYS, PANEL, Probe, signs
 from nfd.scaling.remake import probes_of
 

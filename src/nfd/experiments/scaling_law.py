@@ -18,7 +18,7 @@ from nfd.runs.sweep import Sweep, as_sweep
 from nfd.runs.task import Batch, Task, as_task, knows_steps
 from nfd.runs.trial import Trial
 from nfd.scaling.base import MakeModel
-from nfd.scaling.optimizers import check_optimizer
+from nfd.scaling.find_law import check_optimizer
 from nfd.scaling.rules import MAX_RATE
 from nfd.scaling.samples import batch_size
 

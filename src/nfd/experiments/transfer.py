@@ -36,7 +36,8 @@ from nfd.runs.sweep import Sweep, as_sweep, upset_in
 from nfd.runs.task import Batch, Task, as_task, knows_steps
 from nfd.runs.trial import Trial
 from nfd.scaling.base import MakeModel, instance
-from nfd.scaling.optimizers import OptimizerLaw, check_optimizer
+from nfd.scaling.find_law import check_optimizer
+from nfd.scaling.optimizers import OptimizerLaw
 from nfd.scaling.plans_itself import told_by
 from nfd.scaling.rules import MAX_RATE, RULES
 from nfd.scaling.samples import evaluating

@@ -22,8 +22,9 @@ from nfd.core.random import derive, global_streams
 from nfd.families.member import Member
 from nfd.families.network import Network, ResNet
 from nfd.scaling.base import MakeModel, check_constructor, instance
+from nfd.scaling.find_law import law_of
 from nfd.scaling.model import blocks_of, tensors
-from nfd.scaling.optimizers import LAWS, OptimizerLaw, law_of, register_optimizer
+from nfd.scaling.optimizers import LAWS, OptimizerLaw, register_optimizer
 from nfd.scaling.plan import Plan
 from nfd.scaling.planning import checked_roles, plan
 from nfd.scaling.plans_itself import defaults_of, told_by

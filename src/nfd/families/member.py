@@ -16,7 +16,7 @@ from nfd.core.errors import InputError
 from nfd.core.random import global_streams
 from nfd.families.network import Network
 from nfd.families.streams import StreamEnds
-from nfd.scaling.groups import BaseGroup
+from nfd.scaling.base_group import BaseGroup
 from nfd.scaling.model import block_of, modules
 from nfd.scaling.plan import Plan
 from nfd.scaling.plans_itself import told_by

@@ -28,7 +28,7 @@ from nfd.core.random import Increment, derive, generator
 from nfd.scaling.rules import MAX_ETA_C, ROLES, SPECTRAL, Power, Role, rule_named
 
 if TYPE_CHECKING:
-    from nfd.scaling.groups import BaseGroup
+    from nfd.scaling.base_group import BaseGroup
     from nfd.scaling.optimizers import Hyperparameter, Scale
     from nfd.scaling.plan import Plan
 
@@ -317,8 +317,9 @@ class Network(nn.Module):
 
         Arguments and errors are as in ``param_groups``.
         """
-        from nfd.scaling.groups import BaseGroup
-        from nfd.scaling.optimizers import Scale, check_optimizer, law_of
+        from nfd.scaling.base_group import BaseGroup
+        from nfd.scaling.find_law import check_optimizer, law_of
+        from nfd.scaling.optimizers import Scale
 
         lr = check_real("lr", lr, least=0.0, below=MAX_ETA_C)
         law = law_of(optimizer)
@@ -529,16 +530,16 @@ class ResNet(Network):
         in_features: d, the size of an input.
         out_features: C, the number of outputs.
         width: n, at least 1.
-        depth: L, the number of blocks, at least 1.
+        depth: L blocks, at least 1.
         horizon: T > 0.
         block: ``"one-layer"`` or ``"two-layer"``.
         order: ``"pre"`` or ``"post"`` (the paper defines post for one-layer blocks only).
         branch_exponent: a; 0.5 is depth-muP, 0 muP, 1 CompleteP.
         coupled: whether the layers are increments of one Brownian path. Then networks of the same
-            seed and width with L, 2L, 4L, ... blocks are finer and finer cuts of the same path; the
-            law of each network stays the same. A number is the depth at which every layer is a
-            single draw (True: 1): near it networks are cheapest (``nfd.core.random.Increment``).
-            Only networks with the same number are coupled.
+            seed and width with L, 2L, 4L, ... blocks are finer cuts of the same path; the law of
+            each network stays the same. A number is the depth at which every layer is a
+            single draw (True: 1): near it networks are cheapest. Only networks with the same number
+            are coupled (``nfd.core.random``).
         **settings: of ``nfd.MLP`` too.
 
             activation: ``"relu"``, ``"tanh"``, ``"erf"``, ``"gelu"`` or ``"identity"``.
@@ -546,8 +547,8 @@ class ResNet(Network):
             weights: ``"dense"``; ``"deferred"`` for hidden matrices that are never stored, with
             exactly the law of Gaussian ones; or ``"structured"`` for matrices with fast products,
             with the limit of Gaussian ones. feedback: which hidden matrices carry gradients
-            backward: ``"shared"`` (the standard network), ``"independent"`` (the paper's decoupled
-            one) or ``"static"``. resolution: of structured layers (``nfd.StructuredLinear``), below
+            backward: ``"shared"`` (the standard), ``"independent"`` (the paper's decoupled one) or
+            ``"static"``. resolution: of structured layers (``nfd.StructuredLinear``), below
             which they leave out directions; None for none.
             seed: of every weight; dense and deferred networks share U and V for the same seed.
             dtype, device: of parameters and factors.

@@ -53,8 +53,9 @@ from nfd.runs.sweep import Sweep, as_sweep
 from nfd.runs.task import COPIES, Batch, Task, as_task
 from nfd.runs.trial import Observation, Observer, Step, Trial, optimizer_of
 from nfd.scaling.base import MakeModel
+from nfd.scaling.find_law import check_optimizer
 from nfd.scaling.model import tensors
-from nfd.scaling.optimizers import OptimizerLaw, check_optimizer, law_by_class
+from nfd.scaling.optimizers import OptimizerLaw, law_by_class
 from nfd.scaling.rules import MAX_RATE, rule_named
 from nfd.scaling.samples import as_written, outputs_of
 from nfd.store import Record

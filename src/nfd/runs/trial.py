@@ -35,9 +35,9 @@ from nfd.families.family import Family
 from nfd.families.member import NO_DECAY, Member
 from nfd.runs.losses import classes_last
 from nfd.runs.task import FROM_GROUPS, Task
+from nfd.scaling.find_law import law_of
 from nfd.scaling.groups import optimizer_of as optimizer_by
 from nfd.scaling.model import tensors
-from nfd.scaling.optimizers import law_of
 from nfd.scaling.samples import evaluating
 from nfd.store import Record
 

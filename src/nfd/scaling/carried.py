@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from torch import nn
 
@@ -34,8 +34,10 @@ from nfd.scaling.model import (
     repeated,
     tensors,
 )
-from nfd.scaling.plan import Plan
 from nfd.scaling.rules import rule_named
+
+if TYPE_CHECKING:
+    from nfd.scaling.plan import Plan
 
 Axis = Literal["width", "depth"]
 
@@ -47,11 +49,10 @@ _EXACT = 1e-3  # of the logarithm of a factor: twice the width of what a plan ta
 
 
 def exponents(factor: float, wider: float, deeper: float) -> list[tuple[float, float]]:
-    """The simplest ``(a, b)`` with ``factor = wider^a deeper^b``; several where they are equally
-    simple.
+    """Find the simplest ``(a, b)`` with ``factor = wider^a deeper^b``.
 
-    None where no simple ones fit: then the factor is a constant, such as another rate for
-    embeddings at every size.
+    There are several where they are equally simple. None where no simple ones fit: then the factor
+    is a constant, such as another learning rate for embeddings at every size.
     """
     goal = math.log(factor)
     width = math.log(wider)
@@ -130,8 +131,9 @@ class Carrier:
 
     @property
     def is_shared(self) -> bool:
-        """Whether a deeper model has no more tensors, as where blocks are applied again: no plan
-        sees its depth.
+        """Whether a deeper model has no more tensors, as where blocks are applied again.
+
+        No plan sees the depth of such a model.
         """
         deep = self.constructor.at(deeper=2)
         return tensors(deep).keys() == self.base.tensors.keys()
@@ -143,8 +145,9 @@ class Carrier:
 
     @cached_property
     def _sources(self) -> list[Base]:
-        """What the plan may have taken initial weights from: its base, or under muP a model of its
-        own depth.
+        """The models from which the plan may have taken initial weights.
+
+        They are its base, and under muP a model of its own depth.
         """
         if self.plan.depth == 1 or rule_named(self.plan.rule).scales_depth:
             return [self.base]
@@ -239,9 +242,7 @@ class Carrier:
         )
 
     def _deeper(self, planned: str) -> float:
-        """How much deeper than in the base the stack of a planned tensor is, by the number of its
-        blocks.
-        """
+        """Divide the number of blocks in the stack of a planned tensor by that of the base."""
         return self._planned_depths.get(
             block_of(planned, self.plan.blocks) or "", self._planned_depths[""]
         )
@@ -261,34 +262,35 @@ class Carrier:
     def _start(
         self, planned: str, t: TensorInfo, blocks: Blocks, axis: Axis, ratio: float
     ) -> Start:
-        """How a tensor is initialised: as in the smallest model, times what the plan has beyond its
-        base.
+        """Say how a tensor of another size is initialised.
+
+        It is as in the smallest model, times what the plan has beyond its base.
         """
         entry = self.plan.entries[planned]
         start = self.base.start(t, blocks)
         if (start.constant is None) != (entry.start.constant is None):
             return entry.start
-        begins = _size(start)
-        planned_begins = _size(entry.start)
-        if self.plan.base == self.size and planned_begins and not entry.start.kept:
-            more = self._beyond_base(planned, planned_begins)
+        initial_size = _size(start)
+        planned_size = _size(entry.start)
+        if self.plan.base == self.size and planned_size and not entry.start.kept:
+            more = self._beyond_base(planned, planned_size)
             is_of_depth = entry.role == "outer"
-            begins *= share(
+            initial_size *= share(
                 more, self.plan, self._deeper(planned), axis, ratio, is_of_depth=is_of_depth
             )
         if start.constant is not None:
-            return replace(start, constant=begins, kept=entry.start.kept)
-        return replace(start, std=begins, kept=entry.start.kept)
+            return replace(start, constant=initial_size, kept=entry.start.kept)
+        return replace(start, std=initial_size, kept=entry.start.kept)
 
-    def _beyond_base(self, planned: str, begins: float) -> float:
-        """By how much the start of a planned tensor is larger than where the plan took it from."""
+    def _beyond_base(self, planned: str, initial_size: float) -> float:
+        """Divide initial weights of a plan by those of the model from which it took them."""
         more = 1.0
         for source in reversed(self._sources):
             places = places_of(source.tensors, dict.fromkeys(source.blocks, ""))
             name = alike(planned, self._planned, places)
             size = 0.0 if name is None else _size(source.start(source.tensors[name], source.blocks))
             if size:
-                more = begins / size
+                more = initial_size / size
             if abs(more - 1) < _EXACT:
                 return 1.0
         return more if more > 0 else 1.0
@@ -300,5 +302,5 @@ def _is_numbered(block: str) -> bool:
 
 
 def _size(start: Start) -> float:
-    """The constant, or the standard deviation, with which a tensor begins."""
+    """Return the constant or the standard deviation of initial weights."""
     return start.std if start.constant is None else start.constant

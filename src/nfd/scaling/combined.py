@@ -49,7 +49,7 @@ class CombinedOptimizer(torch.optim.Optimizer):
                 f"state_dict has {len(groups)} groups of parameters; expected "
                 f"{len(self.param_groups)}."
             )
-        # Each part loads by its own method: that of deferred layers reads more than numbers.
+        # Each part loads by its own method: the method of deferred layers reads more than numbers.
         for part in self.parts:
             count = len(part.param_groups)
             groups_of_part = groups[:count]

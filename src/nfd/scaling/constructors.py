@@ -42,7 +42,8 @@ def takes(make: Callable[..., Any], option: str) -> bool:
 def with_held(optimizer: torch.optim.Optimizer) -> list[torch.optim.Optimizer]:
     """List an optimizer and the optimizers in its attributes, as wrappers have them."""
     optimizers = [optimizer]
-    for holder in optimizers:  # the list grows while it is read
+    # The list grows while it is read.
+    for holder in optimizers:
         for value in getattr(holder, "__dict__", {}).values():
             parts = value if isinstance(value, tuple | list) else [value]
             for part in parts:
@@ -94,23 +95,29 @@ def is_same(a: Any, b: Any) -> bool:
 
 
 @contextmanager
-def calls_that_pass(owner: type, name: str) -> Iterator[list[bool]]:
-    """Record, for every call of a constructor within the context, whether it passes an argument."""
+def recorded_calls(owner: type) -> Iterator[list[inspect.BoundArguments]]:
+    """Record the arguments that are passed to the constructor of a class within the context.
+
+    Constructors write defaults and passed values to the same place, so that only the call shows
+    which arguments were passed. The constructor of the class itself is replaced meanwhile, as a
+    subclass, a partial or a function of the user's may be what calls it.
+    """
     constructor: Any = vars(owner)["__init__"]
     signature = inspect.signature(constructor)
-    passes = list[bool]()
+    calls = list[inspect.BoundArguments]()
 
     @wraps(constructor)
     def recording(*args: Any, **options: Any) -> None:
-        passes.append(name in signature.bind(*args, **options).arguments)
+        calls.append(signature.bind(*args, **options))
         constructor(*args, **options)
 
     owner.__init__ = recording  # type: ignore[misc]
     try:
-        yield passes
+        yield calls
     finally:
         owner.__init__ = constructor  # type: ignore[misc]
 
 
 def _takes_any(parameters: Mapping[str, inspect.Parameter]) -> bool:
+    """Say whether a function takes keywords of any name."""
     return any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())

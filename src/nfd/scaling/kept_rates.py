@@ -15,7 +15,7 @@ from weakref import WeakSet
 import torch
 
 from nfd.core.errors import InputError
-from nfd.scaling.groups import OF_MATRICES, SCALE
+from nfd.scaling.base_group import OF_MATRICES, SCALE
 
 ALIKE = 1e-4  # relative; schedulers multiply rates anew at every step
 REMEDY = (

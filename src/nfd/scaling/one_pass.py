@@ -1,11 +1,10 @@
-"""What one forward and backward pass shows of a planned model: updates, initial activations,
-streams and outputs.
+"""What one forward and backward pass of a planned model shows.
 
-The loss is ``l = mean(f c)`` of the outputs ``f``, with fixed ``signs`` ``c``, and the sum of these
-where a model returns several: its gradient in the outputs is the same at every size, and neither
-labels nor training are needed. With ``y`` the result
-of the first operation in which a tensor meets data, ``g`` its gradient, and a *kind* the tensors of
-one name in all blocks:
+It shows updates, initial activations, streams and outputs. The loss is ``l = mean(f c)`` of the
+outputs ``f``, with fixed ``signs`` ``c``, and the sum of these where a model returns several: its
+gradient in the outputs is the same at every size, and neither labels nor training are needed. With
+``y`` the result of the first operation in which a tensor meets data, ``g`` its gradient, and a
+*kind* the tensors of one name in all blocks:
 
 ========  ====================================================================================
 update    ``R``, the sum over a kind of ``rate |g|*``: how much its update at rate 1 lowers
@@ -21,7 +20,7 @@ fit       ``move`` over ``F``, of vectors over their RMS (SGD: over its square):
 response  ``F |dl/dy|_1``, which does not change where a constant moves from one factor of the
           network to the next
 added     ``rms(block(h) - h)`` over blocks
-stream    ``rms(h)`` behind the last block
+stream    ``rms(h)`` after the last block
 output    ``rms(f)``
 ========  ====================================================================================
 
@@ -38,7 +37,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -51,7 +50,6 @@ from nfd.scaling.carried import Axis, Carrier
 from nfd.scaling.entries import Entry
 from nfd.scaling.model import TensorInfo, block_of, in_any_block, tensors
 from nfd.scaling.optimizers import WHOLE_MATRIX, OptimizerLaw
-from nfd.scaling.plan import Plan
 from nfd.scaling.rules import INPUT_LIKE, rule_named
 from nfd.scaling.samples import (
     all_outputs_of,
@@ -64,10 +62,13 @@ from nfd.scaling.samples import (
     outputs_of,
 )
 
+if TYPE_CHECKING:
+    from nfd.scaling.plan import Plan
+
 FACTOR = 4  # between the sizes: wrong powers are half ones or more, and then a factor of 2
 _ROUNDING = {torch.float64: 1e-9}  # of the largest update: a gradient that is zero but for rounding
 _OF_OTHERS = 1e-5
-# a constant may stand behind, as in a gain
+# a constant may come after, as in a gain
 ELEMENTWISE = ("mul", "div", "__mul__", "__rmul__", "mul_", "addcmul")
 PRODUCTS = (
     "linear",
@@ -128,8 +129,7 @@ class Meeting:
 
 
 class Meetings(TorchFunctionMode):
-    """Records operations in which parameters, or views of them, meet data, by the name of the
-    parameter.
+    """A record of operations in which parameters, or views of them, meet data, by parameter.
 
     Args:
         names: of parameters, by where their storage lies, which views share.
@@ -156,7 +156,7 @@ class Meetings(TorchFunctionMode):
             return result
         operands = _tensors_among((*args, *(kwargs or {}).values()))
         names = {name for operand in operands if (name := self._name_of(operand)) is not None}
-        # An operation on the parameter alone meets no data.
+        # An operation on only the parameter meets no data.
         if names and len(operands) > 1:
             operation = getattr(func, "__name__", "")
             draws = max(self.redrawn.get(name, 0) for name in names) if operation in PRODUCTS else 0
@@ -177,9 +177,7 @@ class Meetings(TorchFunctionMode):
             result.register_hook(meeting.add)  # type: ignore[no-untyped-call]
 
     def _expected_square(self, draws: int, func: Any, args: Any, kwargs: Any) -> Tensor:
-        """The mean square of a product over draws of the parameters among its arguments that are
-        redrawn.
-        """
+        """Average the square of a product over draws of the parameters that are redrawn."""
         total = torch.zeros(())
         with torch.no_grad():
             for _ in range(draws):
@@ -218,8 +216,12 @@ def _tensors_among(arguments: Iterable[Any]) -> list[Tensor]:
 
 @dataclass
 class Pass:
-    """What one pass showed: values by quantity and kind; operation, and shape of its result, by
-    kind.
+    """What one pass showed: a value for each quantity and kind, and an operation for each kind.
+
+    Attributes:
+        results: shapes of the results of the operations.
+        shapes: of the tensors themselves.
+        outputs: shapes of the outputs of the model.
     """
 
     values: dict[Key, float] = field(default_factory=dict)
@@ -233,8 +235,9 @@ class Pass:
 
 
 def reach(gradient: Tensor, law: OptimizerLaw) -> float:
-    """How much an update at rate 1 lowers the loss, to first order: the dual norm of the
-    gradient.
+    """Estimate how much an update at learning rate 1 lowers the loss, to first order.
+
+    That is the dual norm of the gradient.
     """
     if law.unit == WHOLE_MATRIX and gradient.dim() == 2:
         return float(torch.linalg.svdvals(gradient).sum()) * law.shape_norm(*gradient.shape)
@@ -242,8 +245,9 @@ def reach(gradient: Tensor, law: OptimizerLaw) -> float:
 
 
 def signs(shape: torch.Size) -> Tensor:
-    """The signs of outputs in the loss, of a given shape: those of each output, turned round in a
-    quarter of the rows.
+    """Draw the signs that outputs have in the loss.
+
+    Each output has one sign, which is turned round in a quarter of the rows.
 
     With as many turned round as not, all that outputs have in common for all inputs cancels, and
     what is left may be a sum of random terms: a Transformer that is read through a class token was
@@ -286,7 +290,7 @@ class Bench:
         self.carrier = carrier
         self.sample = sample
         self.dtype: torch.dtype | None = torch.float64
-        self.plans = dict[Place, Plan]()
+        self.plans: dict[Place, Plan] = {}
 
     def built(self, place: Place, seed: int) -> tuple[nn.Module, Plan]:
         """A model with the initial weights of its plan."""
@@ -341,15 +345,15 @@ class Bench:
 
     @cached_property
     def unit(self) -> Mapping[str, Unit]:
-        """What is multiplied or filled, at all sizes alike, so that every tensor shows its powers
-        at once.
+        """What is multiplied or filled, so that every tensor shows its powers at once.
 
-        Language models begin with a stream of RMS 0.02, and norms behind branches add RMS 1. Random
-        branches add up as the root of depth, and so would such a stream: without this sound models
-        were off in depth by 0.3 to 1.3. So what reads the inputs is multiplied until the stream
-        outweighs the first branches. What begins at zero, such as a class token or the end of a
-        branch, hides all before it, and is filled with random numbers in its place. Random biases
-        hide how what their matrices give falls, and become small.
+        It is done at all sizes alike. Language models have an initial stream of RMS 0.02, and norms
+        after branches add RMS 1. Random branches add up as the root of depth, and so would such a
+        stream: without this sound models were off in depth by 0.3 to 1.3. So what reads the inputs
+        is multiplied until the stream outweighs the first branches. What is initialised at zero,
+        such as a class token or the end of a branch, hides all before it, and is filled with random
+        numbers in its place. Random biases hide how what their matrices give falls, and become
+        small.
         """
         model, plan = self.built(SMALLEST, 0)
         wanted = self._wanted_stream(plan)
@@ -362,7 +366,7 @@ class Bench:
         return units
 
     def _wanted_stream(self, plan: Plan) -> float:
-        """The RMS that a stream is to begin with; 0 where there is none that grows in depth."""
+        """Return the wanted initial RMS of the stream; 0 where no stream grows in depth."""
         if not plan.blocks or not rule_named(plan.rule).scales_depth:
             return 0.0
         added = self.as_planned.values.get(("added", ""), 0.0) * math.sqrt(len(plan.blocks))
@@ -385,15 +389,18 @@ class Bench:
             return None
         if entry.role == "input" and t.ins:
             size = seen.values.get(("start", kind), size)
-        # What begins at zero and does not train stays zero.
+        # What is initialised at zero and does not train stays zero.
         is_small = 0 < size < wanted
         return Unit(factor=wanted / size, of_rate=wanted / size) if is_small else None
 
 
 @dataclass(frozen=True)
 class Unit:
-    """Factors on initial weights and rate, or the standard deviation in the smallest model to fill
-    zeros with.
+    """Factors on initial weights and learning rate, or what fills a tensor of zeros.
+
+    Attributes:
+        factor, of_rate: factors on the initial weights and the learning rate.
+        fill: standard deviation of what fills zeros in the smallest model; 0 fills nothing.
     """
 
     factor: float = 1.0
@@ -502,18 +509,19 @@ class _Network:
         return seen
 
     def _read_moves(self, seen: Pass, kind: str, gradient: float) -> None:
-        """Read what an update does where gradients are sums of random terms, which align only once
-        trained.
+        """Read what an update does where gradients are sums of random terms.
+
+        Such terms align only once trained.
         """
         names = [name for name, other in self.kinds.items() if other == kind]
         parameters = [self.infos[name].parameter.detach() for name in names]
         power = 1 + self.laws[names[0]].degree
         size = rms(mean_square(p) for p in parameters)
         seen.shapes[kind] = tuple(parameters[0].shape)
-        begins = seen.values["start", kind]
+        initial_size = seen.values["start", kind]
         operation = seen.operations[kind]
         if operation in LOOKUPS or (operation in PRODUCTS and len(seen.shapes[kind]) < 2):
-            begins = size
+            initial_size = size
         if operation in LOOKUPS:  # the result has other summands
             seen.values["gain", kind] = size
             seen.values["response", kind] = size * gradient
@@ -531,7 +539,9 @@ class _Network:
             value = seen.values.get((update, kind))
             if value is not None and ("update", kind) in seen.values:
                 seen.values[move, kind] = value / count / (gradient / count) ** power
-                seen.values[fit, kind] = seen.values[move, kind] / begins**power if begins else 0.0
+                seen.values[fit, kind] = (
+                    seen.values[move, kind] / initial_size**power if initial_size else 0.0
+                )
 
     def _updates(self) -> dict[str, float]:
         """By kind, how much updates lower the loss; without those that are rounding."""

@@ -14,7 +14,7 @@ Muon, SGD over a norm               0       (in out)^-1/2
 The rates of a rule are those of updates with entries of order one (Adam's column in
 ``nfd.scaling.rules``), so every other rate is that one over ``unit |gradient|^degree``. The law
 also names the settings of an optimizer's groups, and how each follows width, depth, batch and
-length. ``register_optimizer`` adds another law; ``nfd.scaling.measured`` finds that of an unknown
+length. ``register_optimizer`` adds another law; ``nfd.scaling.find_law`` finds the one of any
 optimizer.
 """
 
@@ -34,7 +34,7 @@ from nfd.core.checks import check_choice, check_real
 from nfd.core.errors import InputError, InputTypeError
 from nfd.scaling.combined import CombinedOptimizer
 from nfd.scaling.constructors import is_default, owner_of, takes, with_held
-from nfd.scaling.rules import MAX_RATE, Power, rule_named
+from nfd.scaling.rules import MAX_RATE, Power
 
 # How the entries of an update scale: of order one, or so that its largest singular value is 1.
 EACH_ENTRY = Power()
@@ -56,7 +56,7 @@ Follows = Literal["epsilon", "weight decay", "beta1", "beta2"]
 class Hyperparameter:
     """A setting of an optimizer's groups, and how it follows width, depth, batch and length.
 
-    The user's value is that of the base. A plan sets it in every group, scaled.
+    The user's value is the base's. A plan sets it in every group, scaled.
 
     Args:
         name: its key in the groups, such as ``"eps"``.
@@ -101,7 +101,7 @@ BETAS = Hyperparameter("betas", ("beta1", "beta2"), (0.9, 0.999))
 
 @dataclass(frozen=True)
 class Scale:
-    """How a setting of one group follows from that of the base.
+    """How a setting of one group follows from its value at the base.
 
     Args:
         factor: multiplies a number.
@@ -307,7 +307,7 @@ _MUON = OptimizerLaw(
     "muon",
     "nfd.wide.optimizers:make_muon",
     unit=WHOLE_MATRIX,
-    # PyTorch's "original", and Keller Jordan's
+    # PyTorch's "original", and Keller Jordan's.
     shape_norm=lambda rows, columns: math.sqrt(max(1.0, rows / columns)),
     classes=("Muon", "SingleDeviceMuon", "MuonWithAuxAdam", "SingleDeviceMuonWithAuxAdam"),
     states=1,
@@ -363,7 +363,7 @@ OF_THE_LIBRARY = (
         _MUON,
         name="muon-match-rms-adamw",
         make="nfd.wide.optimizers:make_muon_of_adamws_size",
-        # PyTorch's, and Moonlight's
+        # PyTorch's, and Moonlight's.
         shape_norm=lambda rows, columns: 0.2 * math.sqrt(max(rows, columns)),
     ),
     replace(
@@ -411,29 +411,6 @@ def register_optimizer(law: OptimizerLaw, *, replace: bool = False) -> Optimizer
         )
     LAWS[law.name] = law
     return law
-
-
-def law_of(optimizer: object) -> OptimizerLaw:
-    """Find the law of a name, an optimizer object, its class or a function that makes it.
-
-    A law is registered. An optimizer of an unknown class is stepped on matrices of its own, and its
-    law is registered under the name of the class (``nfd.scaling.measured``).
-
-    Raises:
-        ValueError: if there is no such name, or the optimizer has no law that stepping shows.
-    """
-    if isinstance(optimizer, OptimizerLaw):
-        return register_optimizer(optimizer)
-    is_object = hasattr(optimizer, "param_groups")
-    if not is_object and not callable(optimizer):
-        return LAWS[str(check_choice("optimizer", optimizer, LAWS))]
-    law = law_by_class(optimizer) if is_object else None
-    if law is not None:
-        return law
-    # Few optimizers need to be measured.
-    from nfd.scaling.measured import measured_law
-
-    return measured_law(optimizer)
 
 
 def notes_on(optimizer: object, law: OptimizerLaw) -> tuple[str, ...]:
@@ -535,20 +512,6 @@ def _name_by_settings(optimizer: Any) -> str | None:
 def names_where(fits: Callable[[OptimizerLaw], bool]) -> str:
     """List the names of the laws that fit, for a message."""
     return " or ".join(repr(law.name) for law in LAWS.values() if fits(law))
-
-
-def check_optimizer(
-    optimizer: str, *, rule: str, weight_decay: float = 0.0, weights: str = "dense"
-) -> None:
-    """Raise ValueError for a rule, a decay or weights that do not go with an optimizer."""
-    law = law_of(optimizer)
-    if rule_named(rule).regime == "kernel" and not law.is_linear:
-        raise InputError(
-            f"rule={rule!r} has rates for SGD alone; got optimizer={law.name!r}. Use another rule."
-        )
-    if weights != "dense":
-        law.check_unstored(f"weights={weights!r}")
-    law.check_decay(weight_decay)
 
 
 def gradient_sizes(

@@ -22,23 +22,26 @@ from nfd.core.estimates import Interval
 from nfd.core.files import expanded, replace_file
 from nfd.core.names import RuleName
 from nfd.core.words import nearest
+from nfd.scaling.base_group import BaseGroup
 from nfd.scaling.constructors import has_argument
 from nfd.scaling.entries import Entry
-from nfd.scaling.groups import BaseGroup, check_kind, optimizer_of
+from nfd.scaling.find_law import law_of
+from nfd.scaling.groups import check_kind, optimizer_of
 from nfd.scaling.initialise import initialise_
 from nfd.scaling.kept_rates import check_rates, warn_of_lost_ratios
 from nfd.scaling.model import block_of, stacks_of, unwrapped
-from nfd.scaling.optimizers import OptimizerLaw, law_of
+from nfd.scaling.optimizers import OptimizerLaw
 from nfd.scaling.plan_file import read_plan
 from nfd.scaling.plan_groups import groups_of
 from nfd.scaling.plan_table import explained
 from nfd.scaling.rules import SPECTRAL, Power, Powers, Role, rule_named
+from nfd.scaling.self_test import self_test
+from nfd.scaling.self_test_result import SelfTest
 
 if TYPE_CHECKING:
     from nfd.laws.rate_law import RateLaw
     from nfd.laws.schedules import RateSchedule
     from nfd.scaling.run import RunScaling
-    from nfd.scaling.self_test import SelfTest
 
 
 @dataclass(frozen=True)
@@ -179,11 +182,11 @@ class Plan:
         return self.entry(name).own_factor if rule_named(self.rule).scales_width else 1.0
 
     def start_factor(self, name: str) -> float:
-        """The initial entries of a tensor, as a multiple of those of the base."""
+        """Return the initial entries of a tensor, as a multiple of the base's."""
         return self.factor(name, self.powers(name).std) / self.own_factor(name)
 
     def std(self, name: str) -> float:
-        """Initial standard deviation of the entries; 0 for a tensor that starts at a constant."""
+        """Return the initial standard deviation of the entries; 0 where they are constant."""
         return self.entry(name).start.std * self.start_factor(name)
 
     def constant(self, name: str) -> float | None:
@@ -196,7 +199,7 @@ class Plan:
         return None if constant is None else constant * self.start_factor(name)
 
     def rate(self, name: str) -> float:
-        """Learning rate of a tensor, as a multiple of that of the base, by width and depth."""
+        """Return the learning rate of a tensor, as a multiple of the base's, by width and depth."""
         return self.factor(name, self.powers(name).rate) * self.rate_compensation(name)
 
     def rate_compensation(self, name: str) -> float:
@@ -213,7 +216,7 @@ class Plan:
         return factor * law.shape_norm(*entry.base_matrix) / law.shape_norm(*entry.shape)
 
     def epsilon(self, name: str) -> float:
-        """Adam's epsilon of a tensor, as a multiple of that of the base."""
+        """Return Adam's epsilon of a tensor, as a multiple of the base's."""
         return self.factor(name, self.powers(name).epsilon) * self.own_factor(name)
 
     def weight_decay(self, name: str) -> float:
@@ -223,7 +226,7 @@ class Plan:
         """
         return 1 / self.rate(name)
 
-    # ---- beginning a model
+    # ---- initialising a model
 
     def apply_(
         self, model: nn.Module, seed: int = 0, device: torch.device | str | None = None
@@ -415,7 +418,7 @@ class Plan:
             plan = plan.for_run((32, 256), (1e6, 1e8))
             print(plan.run.factors[0].value)
         """
-        # Few plans have a run.
+        # Few plans have a run, and its laws of the learning rate are costly to import.
         from nfd.scaling.run import run_scaling
 
         run = run_scaling(
@@ -486,8 +489,6 @@ class Plan:
         Source: Yang et al., Tensor Programs V, appendix D.1 (coordinate checks); Yang et al., A
         Spectral Condition for Feature Learning.
         """
-        from nfd.scaling.self_test import self_test  # planning alone does without it
-
         return self_test(self, make_model, sample, base=base, repair=repair, seeds=seeds)
 
     # ---- showing and storing it
@@ -513,7 +514,7 @@ class Plan:
     @staticmethod
     def from_dict(stored: Mapping[str, Any]) -> Plan:
         """The plan that ``to_dict`` returned; ValueError if it is not one."""
-        return read_plan(json.dumps(stored))
+        return read_plan(Plan, json.dumps(stored))
 
     def save(self, path: str | Path) -> None:
         """Write the plan as JSON; it replaces a file at ``path``."""
@@ -522,4 +523,4 @@ class Plan:
     @staticmethod
     def load(path: str | Path) -> Plan:
         """The plan in a file that ``save`` wrote; ValueError if it is not a plan."""
-        return read_plan(expanded(path).read_bytes(), str(path))
+        return read_plan(Plan, expanded(path).read_bytes(), str(path))

@@ -23,18 +23,22 @@ _OF_ANY_SIGN = frozenset({"constant", "multiplier"})
 _STATISTICS = frozenset({"interval", "excess"})
 
 
-def read_plan(text: str | bytes, place: str = "The stored plan") -> Plan:
+def read_plan(kind: type[Plan], text: str | bytes, place: str = "The stored plan") -> Plan:
     """Read a plan from JSON.
+
+    Args:
+        kind: the class ``Plan``, which stands above this module.
+        place: what messages call the text, such as the path of its file.
 
     Raises:
         ValueError: naming the field and ``place``, if it is not a plan, or is damaged.
     """
-    # pydantic finds the types of fields by their names here.
-    from nfd.scaling.plan import Plan
+    # pydantic finds the type of the field ``run`` by its name here. Its laws of the learning rate
+    # are imported only now, as planning does without them.
     from nfd.scaling.run import RunScaling  # noqa: F401
 
     try:
-        plan = TypeAdapter(Plan).validate_json(text, strict=True)
+        plan = TypeAdapter(kind).validate_json(text, strict=True)
         _check_numbers(plan.to_dict())
     except ValueError as error:
         lines = str(error).partition(" [type=")[0].splitlines()

@@ -10,18 +10,11 @@ from torch import nn
 
 from nfd.core.checks import check_patterns, check_real
 from nfd.core.errors import InputError, InputTypeError
-from nfd.scaling.groups import BaseGroup, mark_of
+from nfd.scaling.base_group import BaseGroup, mark_of
+from nfd.scaling.find_law import law_of
 from nfd.scaling.held import Held, held_as_planned
 from nfd.scaling.model import matches
-from nfd.scaling.optimizers import (
-    BETAS,
-    EPS,
-    WEIGHT_DECAY,
-    Hyperparameter,
-    OptimizerLaw,
-    Scale,
-    law_of,
-)
+from nfd.scaling.optimizers import BETAS, EPS, WEIGHT_DECAY, Hyperparameter, OptimizerLaw, Scale
 from nfd.scaling.rules import ADAM_EPSILON, MAX_RATE, rule_named
 
 if TYPE_CHECKING:
@@ -84,7 +77,7 @@ def groups_of(
 
 
 def _spared(plan: Plan, held: Mapping[str, Held], no_decay: str | Sequence[str]) -> set[str]:
-    """Find the tensors without weight decay; ValueError for a pattern that fits none."""
+    """Find the tensors without weight decay; raise ValueError for a pattern that fits none."""
     given = check_patterns("no_decay", no_decay) or []
     patterns = [given] if isinstance(given, str) else given
     spared = set()
@@ -105,7 +98,7 @@ def _spared(plan: Plan, held: Mapping[str, Held], no_decay: str | Sequence[str])
 
 
 def _checked_settings(plan: Plan, law: OptimizerLaw, chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """Check the settings that the caller chose; those of running means become tuples."""
+    """Check the settings that the caller chose; betas become tuples."""
     settings = {name: value for name, value in chosen.items() if value is not None}
     if EPS.name in settings:
         eps = check_real("eps", settings["eps"], above=0.0, below=MAX_RATE)
@@ -130,7 +123,7 @@ def _checked_settings(plan: Plan, law: OptimizerLaw, chosen: Mapping[str, Any]) 
 
 
 def scale_of(plan: Plan, name: str, setting: Hyperparameter, is_spared: bool = False) -> Scale:
-    """Say how a setting of the group of a tensor follows from that of the base.
+    """Say how a setting of the group of a tensor follows from its value at the base.
 
     Args:
         is_spared: whether the tensor has no weight decay.

@@ -10,8 +10,8 @@ from rich.table import Column
 
 from nfd.core.checks import check_real
 from nfd.core.tables import as_text, table_of
+from nfd.scaling.find_law import law_of
 from nfd.scaling.model import block_of, in_any_block
-from nfd.scaling.optimizers import law_of
 from nfd.scaling.rules import MAX_RATE, Power
 
 if TYPE_CHECKING:

@@ -26,11 +26,12 @@ from nfd.core.modes import gradients, plain
 from nfd.core.names import RuleName
 from nfd.scaling.base import Constructor, MakeModel, checked_size, depth_of
 from nfd.scaling.comparison import Pair, Request, compare
+from nfd.scaling.find_law import law_of
 from nfd.scaling.folding import fold, unscaled
 from nfd.scaling.forward_factors import forward_factors
 from nfd.scaling.initial_entries import initial_entries
 from nfd.scaling.model import check_plannable
-from nfd.scaling.optimizers import OptimizerLaw, law_of
+from nfd.scaling.optimizers import OptimizerLaw
 from nfd.scaling.plan import Plan
 from nfd.scaling.plans_itself import PlansItself, defaults_of, told_by
 from nfd.scaling.rules import ROLES, rule_named

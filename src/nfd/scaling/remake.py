@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from nfd.core.errors import in_brief
-from nfd.scaling.groups import OF_MATRICES, SCALE
+from nfd.scaling.base_group import OF_MATRICES, SCALE
 from nfd.scaling.optimizers import BETAS, EPS
 from nfd.scaling.probe import (
     DECAYS,

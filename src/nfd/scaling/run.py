@@ -2,10 +2,10 @@
 
 It is a table of laws, and the factors that a plan takes.
 
-``b`` is the batch over that of the small run, ``d`` the number of tokens over that of the small
-run. A law says by which factor one quantity changes, ``b^batch d^tokens``; the rate follows the law
-of the best rate (``rate_law``), under SGD the theorem. docs/mathematics/recipe.md has the
-derivations, the sources as they were read, their ranges and errors.
+``b`` is the batch over the small run's, ``d`` the number of tokens over the small run's. A law says
+by which factor one quantity changes, ``b^batch d^tokens``; the learning rate follows the law of the
+best one (``rate_law``), under SGD the theorem. docs/mathematics/recipe.md has the derivations, the
+sources as they were read, their ranges and errors.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from nfd.core.estimates import Interval
 from nfd.core.tables import as_text, table_of
 from nfd.laws.rate_law import RateLaw, evidence
 from nfd.laws.schedules import RateSchedule
-from nfd.scaling.optimizers import Follows, Hyperparameter, OptimizerLaw, law_of
+from nfd.scaling.optimizers import Follows, Hyperparameter, OptimizerLaw
 
 Label = Literal["theorem", "empirical law", "assumption"]
 Quantity = Literal[
@@ -37,7 +37,7 @@ Quantity = Literal[
 ]
 _BETA1: Quantity = "half-life of beta1, in steps"
 _BETA2: Quantity = "half-life of beta2, in steps"
-# Adam and AdamW have an epsilon; Muon and Lion normalise in another way
+# Adam and AdamW have an epsilon; Muon and Lion normalise in another way.
 Kind = Literal["sgd", "adam", "other"]
 
 
@@ -58,7 +58,8 @@ class RunLaw:
     tokens: float = 0.0
 
 
-_ANY: tuple[Kind, ...] = ("sgd", "adam", "other")  # that have the setting
+# All kinds of optimizers that have the setting.
+_ANY: tuple[Kind, ...] = ("sgd", "adam", "other")
 _MALLADI = "Malladi et al. 2022 (arXiv 2205.10287)"
 _SCALE = "Wang & Aitchison 2024 (2405.13698); Bergsma et al. 2025 (2505.13738)"
 _CRITICAL = "McCandlish et al. 2018 (1812.06162)"
@@ -117,7 +118,7 @@ class Factor:
             ``"rate, not used"`` is evidence: what fixed powers say, and what they cost where they
             were tried. ``"setting NAME"`` is of a hyperparameter whose optimizer law has its own
             powers.
-        value: the setting of the large run as a multiple of that of the small one.
+        value: the setting of the large run as a multiple of the small one's.
         label, formula, source: how far it can be trusted, and where it comes from.
         interval, excess: of the best rate: the 95 % interval of its factor, and the share of the
             loss that missing it is expected to cost.
@@ -142,7 +143,7 @@ class RunScaling:
         batch, tokens: of one step and of the whole run, each (small run, large run), in tokens;
             None if not given.
         factors: one ``Factor`` per law and setting, without those that are switched off.
-        critical_batch: of the large run; None if that of the small run was not measured.
+        critical_batch: of the large run; None if the small run's was not measured.
         schedule: of the large run; None if none was given.
     """
 
@@ -158,11 +159,9 @@ class RunScaling:
 
         None unless both ``batch`` and ``tokens`` were given.
         """
-        return (
-            None
-            if self.batch is None or self.tokens is None
-            else round(self.tokens[1] / self.batch[1])
-        )
+        if self.batch is None or self.tokens is None:
+            return None
+        return round(self.tokens[1] / self.batch[1])
 
     def factor(self, quantity: str, optimizer: str) -> float:
         """The product of the factors of a quantity, such as the rate, for an optimizer."""
@@ -183,23 +182,7 @@ class RunScaling:
         )
 
     def explain(self) -> str:
-        """A line per factor with its label and source."""
-        known = [
-            f"{name} {pair[0]:g} to {pair[1]:g}"
-            for name in ("batch", "tokens")
-            if (pair := getattr(self, name))
-        ]
-        if self.steps is not None:
-            known.append(f"{self.steps} steps")
-        if self.schedule is not None:
-            known.append(f"{self.schedule.warmup} of warm-up")
-        if self.critical_batch is not None and self.batch is not None:
-            beyond = (
-                " (exceeded: larger batches gain little)"
-                if self.batch[1] > self.critical_batch
-                else ""
-            )
-            known.append(f"critical batch about {self.critical_batch:.3g}{beyond}")
+        """Write a line for each factor, with its label and source."""
         columns = ("quantity", "factor", "95 %", "costs", "law", "label", "formula", "source")
         table = table_of(*(Column(name, no_wrap=name != "source") for name in columns))
         for f in self.factors:
@@ -209,10 +192,70 @@ class RunScaling:
             table.add_row(
                 quantity, f"{f.value:.4g}", within, costs, f.law, f.label, f.formula, f.source
             )
-        title = f"Run: {', '.join(known)}; b, d: batch and tokens over the small run's"
-        note = "95 %: of the best rate. costs: what missing it is expected to cost, of the loss."
-        remark = note if any(f.interval for f in self.factors) else ""
-        return f"{title}\n{as_text(table, 200)}\n{remark}".rstrip()
+        title = f"Run: {', '.join(self._sizes())}; b, d: batch and tokens over the small run's"
+        lines = [title, as_text(table, 200)]
+        if any(f.interval for f in self.factors):
+            lines.append(
+                "95 %: of the best rate. costs: what missing it is expected to cost, of the loss."
+            )
+        return "\n".join(lines).rstrip()
+
+    def _sizes(self) -> list[str]:
+        """Say how large both runs are, as far as it is given."""
+        sizes = list[str]()
+        for name, pair in (("batch", self.batch), ("tokens", self.tokens)):
+            if pair:
+                sizes.append(f"{name} {pair[0]:g} to {pair[1]:g}")
+        if self.steps is not None:
+            sizes.append(f"{self.steps} steps")
+        if self.schedule is not None:
+            sizes.append(f"{self.schedule.warmup} of warm-up")
+        if self.critical_batch is not None and self.batch is not None:
+            is_exceeded = self.batch[1] > self.critical_batch
+            beyond = " (exceeded: larger batches gain little)" if is_exceeded else ""
+            sizes.append(f"critical batch about {self.critical_batch:.3g}{beyond}")
+        return sizes
+
+
+@dataclass(frozen=True)
+class _Growth:
+    """The sizes of both training runs, and the laws that lead from one to the other.
+
+    Attributes:
+        batch, tokens: (small run, large run); None if not given.
+        laws: rows of ``RUN_LAWS`` that are not switched off.
+        rate_law: of the best learning rate; None where that is switched off.
+        is_users_law: whether the user passed ``rate_law``.
+        saturation: the factor of SGD's rate where the critical batch is known; else None.
+    """
+
+    batch: tuple[float, float] | None
+    tokens: tuple[float, float] | None
+    laws: tuple[RunLaw, ...]
+    rate_law: RateLaw | None
+    is_users_law: bool
+    saturation: float | None
+
+    @property
+    def b(self) -> float:
+        """The batch over that of the small run."""
+        return _ratio(self.batch)
+
+    @property
+    def d(self) -> float:
+        """The number of tokens over that of the small run."""
+        return _ratio(self.tokens)
+
+    def factor(self, law: RunLaw, optimizer: str = "") -> Factor:
+        """Return the factor of one law."""
+        value = self.b**law.batch * self.d**law.tokens
+        formula = _formula(law.batch, law.tokens)
+        return Factor(law.name, law.quantity, optimizer, value, law.label, formula, law.source)
+
+
+def _ratio(pair: tuple[float, float] | None) -> float:
+    """Divide the large by the small number of a pair; 1 without one."""
+    return 1.0 if pair is None else pair[1] / pair[0]
 
 
 def run_scaling(
@@ -224,9 +267,51 @@ def run_scaling(
     laws: Mapping[str, bool] | None = None,
     law: RateLaw | None = None,
 ) -> RunScaling:
-    """What ``Plan.for_run`` does; what the optimizer leaves to AdamW has rows of its own."""
+    """Do what ``Plan.for_run`` says; what the optimizer leaves to AdamW has its own rows."""
     batch = _pair("batch", batch)
     tokens = _pair("tokens", tokens)
+    laws = {} if laws is None else laws
+    _check_run(batch, tokens, schedule, laws, law)
+
+    rate_law = RateLaw.of_sweeps() if law is None else law
+    critical = None
+    saturation = None
+    if critical_batch is not None:
+        if batch is None:
+            raise InputError(
+                "critical_batch limits the batch. Pass batch=(small, large) in the same unit."
+            )
+        measured = _as_interval(critical_batch)
+        rate_law = rate_law.with_critical_batch(measured, None if tokens is None else tokens[0])
+        critical = measured.value * _ratio(tokens) ** rate_law.exponents["critical_batch"].value
+        saturation = (1 + measured.value / batch[0]) / (1 + critical / batch[1])
+
+    growth = _Growth(
+        batch=batch,
+        tokens=tokens,
+        laws=tuple(row for row in RUN_LAWS if laws.get(row.name, True)),
+        rate_law=rate_law if laws.get(_BEST_RATE, True) else None,
+        is_users_law=law is not None,
+        saturation=saturation,
+    )
+    rows = list[Factor]()
+    for part in optimizer.parts:
+        rows += _factors_of(part, growth)
+    if schedule is not None:
+        warmup = [growth.factor(row) for row in growth.laws if row.quantity == "warm-up, in steps"]
+        schedule = replace(schedule, warmup=math.ceil(schedule.warmup * _product(warmup)))
+        rows += warmup
+    return RunScaling(batch, tokens, tuple(rows), critical, schedule)
+
+
+def _check_run(
+    batch: tuple[float, float] | None,
+    tokens: tuple[float, float] | None,
+    schedule: RateSchedule | None,
+    laws: Mapping[str, bool],
+    law: RateLaw | None,
+) -> None:
+    """Raise ValueError or TypeError naming an argument of ``Plan.for_run``."""
     if batch is None and tokens is None:
         raise InputError(
             "A run differs by its batch or its length. Pass batch= or tokens=, each (small, large)."
@@ -239,7 +324,6 @@ def run_scaling(
         raise InputError(
             "schedule needs the steps of the run. Pass batch= and tokens=, each (small, large)."
         )
-    laws = {} if laws is None else laws
     if not isinstance(laws, Mapping):
         raise InputTypeError(f"laws must be a dict such as {{'{NAMES[0]}': False}}; got {laws!r}.")
     for name in laws:
@@ -249,73 +333,76 @@ def run_scaling(
             "law must be an nfd.RateLaw, which nfd.fit_rate_law fits to a table of runs; got "
             f"{type(law).__name__}."
         )
-    b, d = (1.0 if pair is None else pair[1] / pair[0] for pair in (batch, tokens))
-    followed = RateLaw.of_sweeps() if law is None else law
-    critical = None
-    saturated = None
-    if critical_batch is not None:
-        if batch is None:
-            raise InputError(
-                "critical_batch limits the batch. Pass batch=(small, large) in the same unit."
-            )
-        known = critical_batch.value if isinstance(critical_batch, Interval) else critical_batch
-        small = check_real("critical_batch", known, above=0.0)
-        measured = (
-            critical_batch
-            if isinstance(critical_batch, Interval)
-            else Interval(small, 0.0, small, small)
-        )
-        followed = followed.with_critical_batch(measured, None if tokens is None else tokens[0])
-        critical = small * d ** followed.exponents["critical_batch"].value
-        saturated = (1 + small / batch[0]) / (1 + critical / batch[1])
-    used = [row for row in RUN_LAWS if laws.get(row.name, True)]
 
-    def row(known: RunLaw, of: str = "") -> Factor:
-        formula = " ".join(
-            f"{x}^{p:g}" if p != 1 else x for x, p in (("b", known.batch), ("d", known.tokens)) if p
-        )
-        value = b**known.batch * d**known.tokens
-        return Factor(known.name, known.quantity, of, value, known.label, formula, known.source)
 
+def _as_interval(critical_batch: float | Interval) -> Interval:
+    """Read a critical batch; a number is an interval without error."""
+    if isinstance(critical_batch, Interval):
+        check_real("critical_batch", critical_batch.value, above=0.0)
+        return critical_batch
+    value = check_real("critical_batch", critical_batch, above=0.0)
+    return Interval(value, 0.0, value, value)
+
+
+def _factors_of(law: OptimizerLaw, growth: _Growth) -> list[Factor]:
+    """List the factors of all settings of one optimizer."""
+    kind = _kind(law)
+    factors = list[Factor]()
+    for row in growth.laws:
+        if kind in row.kinds and _has(law, row.quantity):
+            factors.append(growth.factor(row, law.name))
+    # No public sweep is of SGD, but the user's law may be.
+    if kind != "sgd" or growth.is_users_law:
+        others = [factor for factor in factors if factor.quantity != "rate"]
+        factors = _rate_factors(law, kind, growth, others)
+    elif growth.saturation is not None:
+        factors = [_saturated(factor, growth.saturation) for factor in factors]
+    # The time scale of decay, 1/(rate decay), stays a share of the steps.
+    rate = _product(factor for factor in factors if factor.quantity == "rate")
     rows = list[Factor]()
-    for own in [optimizer] if optimizer.rest is None else [optimizer, law_of(optimizer.rest)]:
-        kind: Kind = "sgd" if own.is_linear else "adam" if own.epsilon else "other"
-        factors = [
-            row(known, own.name)
-            for known in used
-            if kind in known.kinds and _has(own, known.quantity)
-        ]
-        if kind != "sgd" or law is not None:  # no public sweep is of SGD; yours may be
-            factors = [f for f in factors if f.quantity != "rate"]
-            if laws.get(_BEST_RATE, True):
-                label: Label = "assumption" if kind == "other" and law is None else "empirical law"
-                factors = [_best_rate(followed, own.name, label, batch, tokens), *factors]
-                factors += [_assumed(kind, own.name, b, d)] if kind != "sgd" else []
-        elif saturated is not None:
-            said = {
-                "value": saturated,
-                "label": "empirical law",
-                "formula": _SATURATED,
-                "source": _CRITICAL,
-            }
-            factors = [replace(f, **said) if f.law == "batch-rate" else f for f in factors]
-        # 1/(rate decay) stays a share of the steps
-        rate = _product(f for f in factors if f.quantity == "rate")
-        for f in factors:
-            of_decay = f.quantity == "weight decay"
-            rows.append(
-                replace(f, value=f.value / rate, formula=f"{f.formula} / rate") if of_decay else f
-            )
-        rows += [
-            _by_own_powers(own, setting, b, d)
-            for setting in own.settings
-            if setting.batch or setting.tokens
-        ]
-    if schedule is not None:
-        warmup = [row(known) for known in used if known.quantity == "warm-up, in steps"]
-        schedule = replace(schedule, warmup=math.ceil(schedule.warmup * _product(warmup)))
-        rows = rows + warmup
-    return RunScaling(batch, tokens, tuple(rows), critical, schedule)
+    for factor in factors:
+        if factor.quantity == "weight decay":
+            formula = f"{factor.formula} / rate"
+            factor = replace(factor, value=factor.value / rate, formula=formula)
+        rows.append(factor)
+    for setting in law.settings:
+        if setting.batch or setting.tokens:
+            rows.append(_by_own_powers(law, setting, growth.b, growth.d))
+    return rows
+
+
+def _kind(law: OptimizerLaw) -> Kind:
+    """Return the kind of optimizers to which a law belongs."""
+    if law.is_linear:
+        return "sgd"
+    return "adam" if law.epsilon else "other"
+
+
+def _rate_factors(
+    law: OptimizerLaw, kind: Kind, growth: _Growth, others: list[Factor]
+) -> list[Factor]:
+    """Put the factor of the best rate before the others, and its alternative after them."""
+    if growth.rate_law is None:
+        return others
+    is_assumed = kind == "other" and not growth.is_users_law
+    label: Label = "assumption" if is_assumed else "empirical law"
+    best = _best_rate(growth.rate_law, law.name, label, growth.batch, growth.tokens)
+    if kind == "sgd":
+        return [best, *others]
+    return [best, *others, _assumed(kind, law.name, growth.b, growth.d)]
+
+
+def _saturated(factor: Factor, saturation: float) -> Factor:
+    """Let SGD's rate follow the critical batch in place of the batch."""
+    if factor.law != "batch-rate":
+        return factor
+    return replace(
+        factor,
+        value=saturation,
+        label="empirical law",
+        formula=_SATURATED,
+        source=_CRITICAL,
+    )
 
 
 _SETTINGS: dict[Quantity, Follows] = {
@@ -335,16 +422,23 @@ def _has(law: OptimizerLaw, quantity: Quantity) -> bool:
         return True
     followed = set[Follows | None]()
     for setting in law.settings:
-        followed |= (
-            set(setting.follows) if isinstance(setting.follows, tuple) else {setting.follows}
-        )
+        follows = setting.follows
+        followed |= set(follows) if isinstance(follows, tuple) else {follows}
     return _SETTINGS[quantity] in followed
 
 
+def _formula(batch: float, tokens: float) -> str:
+    """Write powers of b and d."""
+    parts = list[str]()
+    for symbol, power in (("b", batch), ("d", tokens)):
+        if power:
+            parts.append(symbol if power == 1 else f"{symbol}^{power:g}")
+    return " ".join(parts)
+
+
 def _by_own_powers(law: OptimizerLaw, setting: Hyperparameter, b: float, d: float) -> Factor:
-    """The factor of a setting by the powers that the law of its optimizer gives it."""
-    powers = (("b", setting.batch), ("d", setting.tokens))
-    formula = " ".join(f"{x}^{power:g}" if power != 1 else x for x, power in powers if power)
+    """Return the factor of a setting by the powers in the law of its optimizer."""
+    formula = _formula(setting.batch, setting.tokens)
     value = b**setting.batch * d**setting.tokens
     source = f"the law of {law.name}"
     return Factor(setting.name, setting.quantity, law.name, value, "assumption", formula, source)
@@ -352,7 +446,7 @@ def _by_own_powers(law: OptimizerLaw, setting: Hyperparameter, b: float, d: floa
 
 def _best_rate(
     law: RateLaw,
-    of: str,
+    optimizer: str,
     label: Label,
     batch: tuple[float, float] | None,
     tokens: tuple[float, float] | None,
@@ -361,34 +455,41 @@ def _best_rate(
 
     It is slightly below the best, as losses rise faster above.
     """
-    found = law.factor(batch=batch, tokens=tokens)
-    runs = [f"{len(law.found)} cells of runs"] if len(law.found) else []
-    source = ". ".join(
-        [*runs, *([f"public sweeps: {'; '.join(law.sources)}"] if law.sources else [])]
-    )
-    formula = f"below the best, {found.rate.value:.3g}"
-    within = (found.rate.low, found.rate.high)
+    answer = law.factor(batch=batch, tokens=tokens)
+    sources = list[str]()
+    if len(law.found):
+        sources.append(f"{len(law.found)} cells of runs")
+    if law.sources:
+        sources.append(f"public sweeps: {'; '.join(law.sources)}")
     return Factor(
-        _BEST_RATE, "rate", of, found.advised, label, formula, source, within, found.excess.value
+        law=_BEST_RATE,
+        quantity="rate",
+        optimizer=optimizer,
+        value=answer.advised,
+        label=label,
+        formula=f"below the best, {answer.rate.value:.3g}",
+        source=". ".join(sources),
+        interval=(answer.rate.low, answer.rate.high),
+        excess=answer.excess.value,
     )
 
 
-def _assumed(kind: str, of: str, b: float, d: float) -> Factor:
+def _assumed(kind: str, optimizer: str, b: float, d: float) -> Factor:
     """Return the learning rate by fixed powers, with their evidence.
 
     That is their mean excess loss on public sweeps beside the one of their law.
     """
-    tried = "; ".join(
-        f"{case} {', '.join(f'{cost[name]:.2g}' for name in ('powers', 'law', 'same'))} %"
-        for case, cost in evidence()[kind].items()
-    )
+    cases = list[str]()
+    for case, cost in evidence()[kind].items():
+        costs = ", ".join(f"{cost[name]:.2g}" for name in ("powers", "law", "same"))
+        cases.append(f"{case} {costs} %")
     source = (
         "mean excess loss by these powers, by the law of public sweeps, and at the same rate: "
-        f"{tried}"
+        f"{'; '.join(cases)}"
     )
     value = b**0.5 * d**-0.32
     formula = "b^0.5 d^-0.32"
-    return Factor("fixed powers", "rate, not used", of, value, "assumption", formula, source)
+    return Factor("fixed powers", "rate, not used", optimizer, value, "assumption", formula, source)
 
 
 def _product(factors: Iterable[Factor]) -> float:

@@ -28,7 +28,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
@@ -36,8 +36,10 @@ from nfd.scaling.carried import Axis
 from nfd.scaling.entries import Entry
 from nfd.scaling.model import block_of, in_any_block
 from nfd.scaling.one_pass import ELEMENTWISE, FACTOR, LOOKUPS, PRODUCTS, Pass
-from nfd.scaling.plan import Plan
 from nfd.scaling.rules import rule_named
+
+if TYPE_CHECKING:
+    from nfd.scaling.plan import Plan
 
 Quantity = Literal["update", "start", "added", "stream", "output", "logits"]
 
@@ -84,8 +86,9 @@ class Power:
         return abs(self.value - promised) > max(self.limit, _ERRORS * self.error)
 
     def is_far_from(self, promised: float, usual: float) -> bool:
-        """Whether it is beyond the limit by more than chance, that is at least the usual error of
-        others.
+        """Whether it is beyond the limit by more than chance.
+
+        Chance is at least ``usual``, the error of other powers.
         """
         return abs(self.value - promised) - self.limit > _ERRORS * max(self.error, usual)
 
@@ -129,8 +132,10 @@ class Judged:
 
 @dataclass(frozen=True)
 class Judge:
-    """Judges the networks along one axis, from a pass of each seed in the small and in the large
-    one.
+    """A judge of networks along one axis.
+
+    Attributes:
+        pairs: a pass in the small and in the large network, for each seed.
     """
 
     plan: Plan
@@ -206,8 +211,9 @@ class Judge:
         return "move"
 
     def _fit(self, kind: str) -> Judged | None:
-        """Whether the rate of a tensor fits its initial weights, whatever stands before or behind
-        it.
+        """Judge whether the rate of a tensor fits its initial weights.
+
+        What comes before and after the tensor has no influence.
         """
         start = self._start(kind)
         power = Power.of(
@@ -246,8 +252,9 @@ class Judge:
         return rule_named(self.plan.rule).rate(role, self.plan.law_for(self.names[kind])).depth
 
     def _is_of_random_sums(self, power: Power, kind: str, fit: Judged | None) -> bool:
-        """Whether an update is too small as sums of random terms are, with a rate that is right by
-        itself.
+        """Whether an update is too small only as a sum of random terms is.
+
+        Then the rate is right by itself.
         """
         lowest = 2 * _RANDOM * (1 + self.plan.law_for(self.names[kind]).degree)
         if not lowest < power.value < 0 or self._is_next_to_the_end(power, kind):
@@ -257,8 +264,9 @@ class Judge:
         return self._moves_as_planned(kind)
 
     def _moves_as_planned(self, kind: str) -> bool:
-        """Whether a tensor without initial weights to compare with, such as a bias, moves its
-        result by its rate.
+        """Whether a tensor moves its result by its rate.
+
+        This is asked of tensors without initial weights to compare with, such as biases.
         """
         if kind not in self._small.results:
             # It was not seen to meet data, as a temperature that is the exponential of a number.
@@ -278,11 +286,11 @@ class Judge:
         )
 
     def _is_next_to_the_end(self, power: Power, kind: str) -> bool:
-        """Whether nothing random stands behind a tensor: it makes the output, or writes a stream
-        that ends there.
+        """Whether nothing random comes after a tensor.
 
-        A stream may be read through random weights in many blocks of another, as that of an encoder
-        is. Then what stands before or behind its blocks falls with depth as well.
+        Then it makes the output, or writes a stream that ends there. A stream may be read through
+        random weights in many blocks of another, as the stream of an encoder is. Then what comes
+        before or after its blocks falls with depth as well.
         """
         if self._makes_output(kind):
             return True
@@ -296,9 +304,7 @@ class Judge:
         return entry.ratios.fan_in != 1
 
     def _falls_outside(self, power: Power) -> bool:
-        """Whether the effect of the update of a tensor outside of blocks falls by the same
-        power.
-        """
+        """Whether the update of a tensor outside of blocks falls by the same power."""
         for kind, name in self.names.items():
             other = (
                 Power.of(self.pairs, "update", kind)
@@ -314,9 +320,7 @@ class Judge:
         return False
 
     def _off_in_all(self, power: Power, kind: str) -> bool:
-        """Whether a kind that stands in some blocks only is off for its share of the blocks,
-        too.
-        """
+        """Whether a kind that is in some blocks only is off for its share of the blocks, too."""
         rest = Power.of(self.pairs, "update in all", kind) if self.axis == "depth" else None
         return rest is None or (rest.value * power.value > 0 and rest.exceeds(0.0))
 
@@ -364,8 +368,9 @@ class Judge:
         return self.plan.entries[self.names[kind]]
 
     def _grows(self, kind: str) -> bool:
-        """Whether the first result of a kind has more entries in the larger network, as far as that
-        is seen.
+        """Whether the first result of a kind has more entries in the larger network.
+
+        It is taken to have where it was not seen.
         """
         if (
             self.axis == "depth"
@@ -387,8 +392,9 @@ class Judge:
         return self._small.shapes.get(kind) == self._large.shapes.get(kind)
 
     def _is_same(self, kind: str) -> bool:
-        """Whether a tensor has one shape at all widths, and its first result has not: a gain of all
-        heads, a scalar.
+        """Whether a tensor has one shape at all widths, and its first result has not.
+
+        Examples are a gain of all heads, and a scalar.
         """
         is_seen = kind in self._small.shapes and kind in self._large.shapes
         return self.axis == "width" and is_seen and self._is_fixed(kind) and self._grows(kind)

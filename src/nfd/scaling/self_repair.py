@@ -1,10 +1,10 @@
 """Which initial weights and rates mend what a self-test found: tried, and only proposed.
 
-A wrong start shows in every tensor behind it, and through the gradient in every one before it, so
-that the tensors that are off are no list of culprits. Each suspect's initial weights are multiplied
-by the ratio of sizes to the powers -1, -1/2, 1/2 and 1; what frees most of the others is kept, at
-most one tensor a round. What is still off then is off for one tensor by itself: its rate, by the
-power that was measured.
+Wrong initial weights show in every tensor after them, and through the gradient in every one before,
+so that the tensors that are off are not a list of culprits. Each suspect's initial weights are
+multiplied by the ratio of sizes to the powers -1, -1/2, 1/2 and 1; what frees most of the others is
+kept, at most one tensor a round. What is still off then is off for one tensor by itself: its
+learning rate, by the power that was measured.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from nfd.scaling.entries import Ratios
 from nfd.scaling.one_pass import FACTOR, SMALLEST, Bench
 from nfd.scaling.rules import ROLES, Power, Role, rule_named
 from nfd.scaling.self_judge import LIMIT, Judge, Judged
-from nfd.scaling.self_test import Proposal, Reading
+from nfd.scaling.self_test_result import Proposal, Reading
 
 _POWERS = (-1.0, -0.5, 0.5, 1.0)
 _ROUNDS = 3
@@ -95,9 +95,7 @@ class _Search:
         return fitting[0] if fitting else ""
 
     def _readings(self, starts: Mapping[str, float]) -> list[Judged]:
-        """What is read with initial weights multiplied; rates follow, so that these stay what they
-        were.
-        """
+        """Read the networks with multiplied initial weights, at unchanged rates."""
         factors = {kind: FACTOR**power for kind, power in starts.items()}
         pairs = [
             (small, self.bench.measure((self.axis, FACTOR), seed, factors))
@@ -107,8 +105,9 @@ class _Search:
         return Judge(plan, self.axis, pairs).judged()
 
     def _suspects(self, readings: Sequence[Judged]) -> list[str]:
-        """Kinds with a start to multiply: those whose own start is off, if there are any, else all
-        matrices.
+        """List the kinds whose initial weights may be wrong, the likeliest first.
+
+        They are the kinds whose initial activations are off, or else all matrices.
         """
         plan = self.bench.plans[self.axis, FACTOR]
         kinds = Judge(plan, self.axis, []).names

@@ -1,5 +1,4 @@
-"""A plan tests itself: it is carried to three small sizes, and what its networks do is held against
-its rule.
+"""The self-test of a plan: what its networks do at three small sizes, held against its rule.
 
 Of every kind of tensors, those of one name in all blocks, and of the network,
 ``nfd.scaling.one_pass`` measures a few quantities in the smallest model, in one that is wider and
@@ -13,235 +12,28 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nfd.core.checks import check_count, check_flag
 from nfd.core.errors import InputError
 from nfd.core.modes import gradients
 from nfd.core.random import global_streams
-from nfd.core.tables import rows_as_text, said
-from nfd.core.words import quoted
 from nfd.scaling.base import MakeModel, instance
 from nfd.scaling.carried import Axis, Carrier
 from nfd.scaling.model import in_any_block
 from nfd.scaling.one_pass import FACTOR, SMALLEST, Bench, Pass, Place
-from nfd.scaling.plan import Plan
 from nfd.scaling.plans_itself import told_by
 from nfd.scaling.rules import rule_named
-from nfd.scaling.self_judge import LIMIT, Judge, Judged, Quantity
+from nfd.scaling.self_judge import LIMIT, Judge, Judged
+from nfd.scaling.self_repair import proposals
+from nfd.scaling.self_test_result import Reading, SelfTest
+
+if TYPE_CHECKING:
+    from nfd.scaling.plan import Plan
 
 _SEEDS = 2
 _MORE_SEEDS = 2  # at most, where two do not settle it
 _SEVERAL_KINDS = 3
-
-
-@dataclass(frozen=True)
-class Reading:
-    """How one quantity of a kind of tensors, or of the network, follows the size.
-
-    Attributes:
-        kind: name of the tensors, with ``*`` for their block; empty for the network.
-        quantity: ``"update"``, ``"start"``, ``"added"``, ``"stream"``, ``"output"`` or
-            ``"logits"``.
-        axis: ``"width"`` or ``"depth"``.
-        power: by which power of the axis it is too large, or if negative too small.
-        error: the standard error of ``power``, over seeds.
-        off: whether that is more than chance and small sizes explain.
-    """
-
-    kind: str
-    quantity: Quantity
-    axis: Axis
-    power: float
-    error: float
-    off: bool
-
-    @property
-    def factor(self) -> float:
-        """By how much it is off in a model 4 times as large."""
-        return math.pow(FACTOR, self.power)
-
-    def __str__(self) -> str:
-        side = "large" if self.power > 0 else "small"
-        return (
-            f"{self.kind or 'the network'}: {_NAMES[self.quantity]} too {side} by "
-            f"{self.axis}^{self.power:+.2f} +- {self.error:.2f}, x{self.factor:.3g} at {FACTOR} "
-            f"times the {self.axis}"
-        )
-
-
-_NAMES: dict[Quantity, str] = {
-    "update": "effect of its update",
-    "start": "initial activations",
-    "added": "what blocks add to the stream",
-    "stream": "residual stream",
-    "output": "outputs",
-    "logits": "logits of attention",
-}
-
-
-@dataclass(frozen=True)
-class Proposal:
-    """Factors on the initial weights and the learning rate of a kind of tensors that make the rest
-    scale.
-
-    Attributes:
-        kind, axis: as in ``Reading``.
-        start, rate: powers of the axis, of the ratio of sizes, by which to multiply both.
-        roles: role that has these powers, to pass as ``roles=``; empty where none has.
-    """
-
-    kind: str
-    axis: Axis
-    start: float
-    rate: float
-    roles: str = ""
-
-    def __str__(self) -> str:
-        parts = [f"its {what} by {self.axis}^{power:+g}" for what, power in self._powers if power]
-        role = f"; this is roles={{{self.kind!r}: {self.roles!r}}}" if self.roles else ""
-        return f"{self.kind}: multiply {' and '.join(parts)}{role}"
-
-    @property
-    def _powers(self) -> tuple[tuple[str, float], tuple[str, float]]:
-        return ("initial weights", self.start), ("learning rate", self.rate)
-
-
-@dataclass(frozen=True)
-class SelfTest:
-    """The result of ``Plan.self_test``. Print it: the verdict, then what is off, where, by which
-    power, what to do.
-
-    Attributes:
-        rows: a ``Reading`` for every quantity of every kind of tensors along every axis.
-        rule: of the plan. base: width and depth of the smallest network.
-        axes: along which the plan grows, and was tested.
-        proposals: with ``repair=True`` what makes the rest scale.
-        notes: in words, what was not tested.
-
-    Example::
-
-        test = plan.self_test(make_model, x)
-        assert test.ok, test
-    """
-
-    rows: tuple[Reading, ...]
-    rule: str
-    base: tuple[int, int]
-    axes: tuple[Axis, ...]
-    proposals: tuple[Proposal, ...] = ()
-    notes: tuple[str, ...] = ()
-
-    @property
-    def off(self) -> tuple[Reading, ...]:
-        """The readings that are off, the furthest first."""
-        return tuple(sorted((row for row in self.rows if row.off), key=lambda row: -abs(row.power)))
-
-    @property
-    def ok(self) -> bool:
-        """Whether nothing is off."""
-        return not self.off
-
-    @property
-    def verdict(self) -> str:
-        """The answer in one sentence."""
-        if not self.axes:
-            return "Nothing was tested: the plan is of the size of its base."
-        sizes = " and ".join(self.axes)
-        if self.ok:
-            return f"The plan scales with {sizes} as rule {self.rule!r} promises."
-        kinds = len({row.kind for row in self.off if row.kind})
-        where = f"{kinds} kinds of tensors are" if kinds > 1 else "one kind of tensors is"
-        where = where if kinds else "the network is"
-        axes = " and ".join(dict.fromkeys(row.axis for row in self.off))
-        return f"The plan does not scale as rule {self.rule!r} promises: {where} off with {axes}."
-
-    @property
-    def causes(self) -> tuple[str, ...]:
-        """What is off and what to do, in sentences."""
-        return tuple(
-            text
-            for axis in self.axes
-            for text in _causes([row for row in self.off if row.axis == axis])
-        )
-
-    def __str__(self) -> str:
-        rows = [
-            {
-                "tensor": row.kind or "the network",
-                "quantity": row.quantity,
-                "axis": row.axis,
-                "power": f"{row.power:+.2f} +- {row.error:.2f}",
-                f"at {FACTOR} times": f"x{row.factor:.3g}",
-            }
-            for row in self.off
-        ]
-        proposed = [f"Proposal: {proposal}." for proposal in self.proposals]
-        table = [rows_as_text(rows)] if rows else []
-        return said(
-            self.verdict, *(f"! {cause}" for cause in self.causes), *proposed, *self.notes, *table
-        )
-
-
-def _causes(off: Sequence[Reading]) -> list[str]:
-    """What readings along one axis mean together."""
-    if not off:
-        return []
-    axis = off[0].axis
-    updates = [row for row in off if row.quantity == "update"]
-    others = [row for row in off if row.quantity != "update"]
-    # A bias has the activations of its matrix: one sentence for both.
-    alike = [row for row in others if row.quantity == "start"]
-    starts = [row for row in alike if not row.kind.endswith("bias")] or alike
-    if len(updates) == len(off) == 1:
-        return [
-            f"{updates[0]}. It is off for this tensor only: its learning rate. "
-            f"{_RATE.format(updates[0].kind)}"
-        ]
-    texts = list[str]()
-    for row in starts:
-        texts.append(f"{row}. {_START}")
-    for row in others:
-        if row.quantity != "start":
-            texts.append(f"{row}. {_STREAM[row.quantity]}")
-    spread = max((row.power for row in updates), default=0.0) - min(
-        (row.power for row in updates), default=0.0
-    )
-    names = quoted([row.kind for row in updates], 4)
-    if len(updates) > 1 and spread < LIMIT:
-        power = sum(row.power for row in updates) / len(updates)
-        texts.append(
-            f"The effect of updates of {names} is off by {axis}^{power:+.2f} alike. {_ALIKE}"
-        )
-    elif len(updates) > 1 or (updates and texts):
-        texts.append(f"The effect of updates of {names} is off. {_SEVERAL}")
-    return texts
-
-
-_RATE = "Look at its role in print(plan), and give another by roles={{{!r}: ...}}."
-_START = (
-    "Its initial weights, or a factor between its inputs and these activations: look at its role "
-    "in print(plan), and at what the forward pass multiplies it by."
-)
-_ALIKE = (
-    "Off for all by the same power: the initial weights of a tensor, or a factor, between these "
-    "and the output. repair=True tries which."
-)
-_SEVERAL = (
-    "Initial weights or a factor before or behind these may be wrong, or rates of several. "
-    "repair=True tries which."
-)
-_STREAM = {
-    "added": "Initial weights of what writes the stream, or a factor on the branches, do not "
-    "follow the rule.",
-    "stream": "What writes the stream, or reads the inputs, does not follow the rule.",
-    "output": "The head, or what is behind it, grows: its role, or a factor on the outputs.",
-    "logits": "They grow once queries fit keys: divide them by the size of a head in place of its "
-    "root.",
-}
-
-
-# ---- asking
 
 
 @gradients()
@@ -268,8 +60,6 @@ def self_test(
             tuple(rows), plan.rule, carrier.size, tuple(grown), notes=tuple(_notes(plan, grown))
         )
         if repair and not result.ok:
-            from nfd.scaling.self_repair import proposals
-
             result = replace(result, proposals=tuple(proposals(bench, result.off, seeds)))
     return result
 
@@ -281,8 +71,9 @@ def _reading(axis: Axis, judged: Judged) -> Reading:
 
 
 def _logits(plan: Plan) -> list[Reading]:
-    """What the plan knows of logits of attention, which grow only once queries fit keys, and so in
-    no first pass.
+    """Read the logits of attention from the plan.
+
+    They grow only once queries fit keys, so that no first pass shows them.
     """
     readings = dict[str, Reading]()
     for name, larger in plan.logits.items():
@@ -318,9 +109,7 @@ def tests_itself(make_model: MakeModel, size: tuple[int, int]) -> bool:
 
 
 def _grown(plan: Plan, carrier: Carrier) -> list[Axis]:
-    """The axes along which the plan is of another size than its base, and its rule promises
-    something.
-    """
+    """List the axes along which the plan is larger and its rule promises something."""
     axes = list[Axis]()
     if plan.width != 1:
         axes.append("width")

@@ -63,8 +63,9 @@ from nfd.core.estimates import standard_errors
 from nfd.meters.reading import Series, in_series, stack_at
 from nfd.meters.reading import WatchRow as WatchRow
 from nfd.meters.updates import DEFINITION, means_the_same
+from nfd.scaling.find_law import law_of
 from nfd.scaling.model import numberless
-from nfd.scaling.optimizers import WHOLE_MATRIX, law_of
+from nfd.scaling.optimizers import WHOLE_MATRIX
 
 Array = NDArray[np.float64]
 

@@ -34,11 +34,12 @@ from nfd.core.words import quoted
 from nfd.meters.check import Check
 from nfd.meters.reading import WatchRow
 from nfd.meters.suspects import decayed_gains
-from nfd.scaling.groups import SCALE
+from nfd.scaling.base_group import SCALE
+from nfd.scaling.find_law import law_of
 from nfd.scaling.held import held_as_planned
 from nfd.scaling.kept_rates import ALIKE, REMEDY, warn_of_lost_ratios
 from nfd.scaling.model import TensorInfo, numberless
-from nfd.scaling.optimizers import OptimizerLaw, law_by_class, law_of
+from nfd.scaling.optimizers import OptimizerLaw, law_by_class
 from nfd.scaling.plan import Plan
 from nfd.scaling.rules import rule_named
 from nfd.watch.bands import CHANGE, Band, Bands, Ladder

@@ -20,9 +20,9 @@ from nfd.core.modes import gradients
 from nfd.core.names import BasisName
 from nfd.core.random import derive
 from nfd.core.tables import as_text, table_of
+from nfd.scaling.find_law import law_of
 from nfd.scaling.held import held_by
 from nfd.scaling.model import block_of, blocks_of, matches, modules, numberless
-from nfd.scaling.optimizers import law_of
 from nfd.scaling.plan import Plan
 from nfd.scaling.rules import SPECTRAL
 from nfd.wide.layers import DeferredLinear, FactoredLinear, StructuredLinear

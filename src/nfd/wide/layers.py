@@ -404,40 +404,31 @@ class DeferredLinear(FactoredLinear):
 
         W = s W_0 + P D Q'
 
-    (see ``nfd.wide.lazy_gaussian``) with W_0 i.i.d. N(0, 1). The parameter ``scale`` is s, at first
-    ``std``, which only weight decay moves. The parameter ``update`` is D, a small matrix in units
-    of W, padded with zeros. So it replaces an ``nn.Linear`` that is initialised with this ``std``,
-    at the same learning rate, weight decay and momentum. All results have exactly the distribution
-    of the dense layer of the same width. After r samples the state takes O(n r), and a step of b
-    samples costs O(n r b), so that ``StructuredLinear`` is cheaper for long trainings.
+    (``nfd.wide.lazy_gaussian``) with W_0 i.i.d. N(0, 1). The parameter ``scale`` is s, initially
+    ``std``, which only weight decay moves; ``update`` is D, a small matrix in units of W. The layer
+    replaces an ``nn.Linear`` with this ``std``, at the same learning rate, weight decay and
+    momentum, with exactly its distribution. After r samples the state takes O(n r), and a step of b
+    samples O(n r b).
 
-    **Evaluation.** Products are recorded in training mode with gradients enabled. Otherwise
-    (``eval()``, ``no_grad``) the state does not change: every call is an exact conditional draw,
-    but different calls are not consistent with each other. An unrecorded forward pass and its own
-    backward pass are not either, so measure gradients of new inputs in training mode. In
-    evaluation, ``update.grad`` holds only the part in directions already recorded.
-
-    **Copies.** ``copy.deepcopy`` copies the matrix, its record and its random stream: use a copy in
-    place of its original, not beside it. With different inputs they are neither the same matrix nor
-    independent. One thread at a time may use the layer.
+    Products are recorded in training mode with gradients enabled. Otherwise (``eval()``,
+    ``no_grad``) every call is an exact conditional draw, which the next call does not remember, its
+    own backward pass included: measure gradients of new inputs in training mode.
+    ``copy.deepcopy`` copies the random stream: use the copy in place of its original. One thread at
+    a time may use the layer.
 
     Args:
         in_features, out_features: size of ``W``; each at least 1.
-        bias: whether there is a ``b`` [out_features], an ordinary parameter. As in ``nn.Linear`` it
-            is initialised uniform between -1/sqrt(in_features) and 1/sqrt(in_features).
+        bias: whether there is a ``b`` [out_features], initialised as in ``nn.Linear``.
         std: standard deviation of the initial entries of ``W``, at least 0. ``nn.Linear`` has ``1 /
             sqrt(3 in_features)``.
-        feedback: which matrix carries gradients backward. ``"shared"``: ``W`` (the standard
-            network). ``"independent"``: an independent initial matrix that receives the same
-            updates (Corollary 1). ``"static"``: an independent matrix that is never updated
-            (feedback alignment).
-        seed: of the reveal stream and the bias; the same seed and the same queries give the same
-            numbers. None draws one from PyTorch's generator of the CPU, on any device, so that
-            ``torch.manual_seed`` repeats it. Layers with an ``nfd.core.random.Increment`` each, of
-            one path, add up to the layers of a coarser cut of it.
+        feedback: the matrix that carries gradients backward. ``"shared"``: ``W``.
+            ``"independent"``: another initial matrix with the same updates (Corollary 1).
+            ``"static"``: another matrix, never updated (feedback alignment).
+        seed: of the weights and the bias. None draws one from PyTorch's generator of the CPU, on
+            any device. Layers with increments (``nfd.core.random``) of one path add up.
         dtype: ``torch.float32`` or ``torch.float64``. A direction shorter than 1e-5, or 1e-10, of
             its vector is dropped.
-        device: where the factors live.
+        device: of the factors.
 
     Raises:
         ValueError, TypeError: naming the argument, for anything outside these ranges.
@@ -509,43 +500,29 @@ class StructuredLinear(FactoredLinear):
 
         W = s W_0 + G' C X + U'B    or    W = s W_0 + G' C X + B'U
 
-    where W_0 is made of random signs and fast transforms (``nfd.wide.rotated``): its entries have
-    mean 0 and variance 1, and a product takes O(n log n). ``scale`` is s, at first ``std``, which
-    only weight decay moves. X and G are the inputs of the layer and the gradients of its outputs,
-    sample by sample. When samples are many, they are compressed: B is an orthonormal basis of the
-    inputs seen in training, or of the gradients. ``update`` holds a coefficient of every sample,
-    and its gradient has the norm of the gradient of W. So the layer replaces an ``nn.Linear`` that
-    is initialised with this ``std``, at the same learning rate, weight decay, momentum and norm
-    clipping.
+    where W_0 is made of random signs and fast transforms (``nfd.wide.rotated``): entries have mean
+    0 and variance 1, a product takes O(n log n). ``scale`` is s, initially ``std``, which only
+    weight decay moves. X and G are the layer's inputs and its outputs' gradients, by sample.
+    Many samples are compressed: B is an orthonormal basis of the inputs seen in training, or of the
+    gradients. ``update`` has a coefficient for every sample. The layer replaces an ``nn.Linear``
+    with this ``std``, at the same learning rate, weight decay, momentum and norm clipping.
 
-    Given W_0, the layer is a dense one, unless a ``resolution`` leaves out short directions. With r
-    samples, or directions of B, a step of b samples costs O(n r b + n log n b), and the state takes
-    O(n r).
-
-    As the width grows, training has the limit of Gaussian weights, by universality of first-order
-    methods. At finite width its distribution is another; ``DeferredLinear`` has exactly the
-    distribution of a Gaussian matrix.
+    With r samples, or directions of B, the state takes O(n r), and a step of b samples
+    O(n r b + n log n b). As the width grows, training has the limit of Gaussian weights, by
+    universality of first-order methods; at finite width only ``DeferredLinear`` has it exactly.
 
     Args:
-        in_features, out_features: size of ``W``; each at least 1.
-        bias: whether there is a ``b`` [out_features], an ordinary parameter that is initialised as
-            in ``nn.Linear``.
-        std: standard deviation of the initial entries of ``W``, at least 0.
+        in_features, out_features, bias, std, device: as in ``DeferredLinear``.
         feedback: ``"shared"``, ``"independent"`` or ``"static"``, as in ``DeferredLinear``; the
             latter two draw a second matrix.
-        basis: of ``"inputs"``, of ``"gradients"``, or ``"auto"`` for the one of smaller rank in the
-            first samples. In a Transformer, vectors of the residual stream have fewer directions
-            than vectors inside of a branch.
-        resolution: when samples are compressed, a vector whose remainder outside of B is shorter
-            than this adds no direction; at least 0, below 1. Relative to the vector, or to the root
-            mean square of the samples where that is longer. None, or 0, leaves out what rounding
-            would: the layer is then a dense one. What is left out is not learned; rules that
-            normalise, such as ``nfd.Muon``, would have given it full strength, and warn.
-        seed: of W_0 and the bias. None draws one from PyTorch's generator of the CPU, as in
-            ``DeferredLinear``. With an ``nfd.core.random.Increment`` W_0 is a sum of independent
-            matrices, as many as the path was halved to it.
+        basis: of ``"inputs"``, ``"gradients"``, or ``"auto"`` for the one of smaller rank at first.
+        resolution: at least 0, below 1. A vector whose remainder outside of B is shorter adds no
+            direction; relative to the vector, or to the root mean square of the samples where that
+            is longer. What is left out is not learned; ``nfd.Muon`` warns, as it would have given
+            it full strength. None, or 0, leaves out only what rounding would.
+        seed: of W_0 and the bias, as in ``DeferredLinear``. With an ``nfd.core.random.Increment``
+            W_0 is a sum of independent matrices.
         dtype: ``torch.float32`` or ``torch.float64``.
-        device: where everything lives.
 
     Raises:
         ValueError, TypeError: naming the argument, for anything outside these ranges.

@@ -1,0 +1,43 @@
+"""The law of any optimizer: by its name, by its class, or else measured."""
+
+from __future__ import annotations
+
+from nfd.core.checks import check_choice
+from nfd.core.errors import InputError
+from nfd.scaling.measured import measured_law
+from nfd.scaling.optimizers import LAWS, OptimizerLaw, law_by_class, register_optimizer
+from nfd.scaling.rules import rule_named
+
+
+def law_of(optimizer: object) -> OptimizerLaw:
+    """Find the law of a name, an optimizer object, its class or a function that makes it.
+
+    A law is registered. An optimizer of an unknown class is stepped on matrices of its own, and its
+    law is registered under the name of the class (``nfd.scaling.measured``).
+
+    Raises:
+        ValueError: if there is no such name, or the optimizer has no law that stepping shows.
+    """
+    if isinstance(optimizer, OptimizerLaw):
+        return register_optimizer(optimizer)
+    is_object = hasattr(optimizer, "param_groups")
+    if not is_object and not callable(optimizer):
+        return LAWS[str(check_choice("optimizer", optimizer, LAWS))]
+    law = law_by_class(optimizer) if is_object else None
+    if law is not None:
+        return law
+    return measured_law(optimizer)
+
+
+def check_optimizer(
+    optimizer: str, *, rule: str, weight_decay: float = 0.0, weights: str = "dense"
+) -> None:
+    """Raise ValueError for a rule, a decay or weights that do not go with an optimizer."""
+    law = law_of(optimizer)
+    if rule_named(rule).regime == "kernel" and not law.is_linear:
+        raise InputError(
+            f"rule={rule!r} has rates for SGD alone; got optimizer={law.name!r}. Use another rule."
+        )
+    if weights != "dense":
+        law.check_unstored(f"weights={weights!r}")
+    law.check_decay(weight_decay)
