@@ -404,7 +404,7 @@ def _no_bias(narrow: Networks, width: int) -> str:
 
 
 def _no_resolution_bias(exact: Networks) -> str:
-    """A sentence on the bias of the resolution, if fewer than two pairs show it; empty otherwise."""
+    """A sentence on the bias of the resolution, if it is unknown; empty otherwise."""
     if exact.count - len(exact.divergences.steps) > 1:
         return ""
     return (
