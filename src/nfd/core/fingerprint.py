@@ -47,14 +47,27 @@ _PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 # Attributes of a class that say nothing of what it does: documentation, and what Python or
 # dataclasses derive.
-# fmt: off
 _DERIVED = {
-    "__doc__", "__module__", "__dict__", "__weakref__", "__annotations__", "__annotate__",
-    "__annotate_func__", "__annotations_cache__", "__firstlineno__", "__static_attributes__",
-    "__parameters__", "__orig_bases__", "__dataclass_fields__", "__dataclass_params__",
-    "__match_args__", "__slots__", "__qualname__", "_abc_impl", "__abstractmethods__",
+    "__doc__",
+    "__module__",
+    "__dict__",
+    "__weakref__",
+    "__annotations__",
+    "__annotate__",
+    "__annotate_func__",
+    "__annotations_cache__",
+    "__firstlineno__",
+    "__static_attributes__",
+    "__parameters__",
+    "__orig_bases__",
+    "__dataclass_fields__",
+    "__dataclass_params__",
+    "__match_args__",
+    "__slots__",
+    "__qualname__",
+    "_abc_impl",
+    "__abstractmethods__",
 }
-# fmt: on
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), range, slice)
 # Whether two equal constants are one object differs between code that was compiled and code from a
 # cache.
@@ -64,12 +77,21 @@ _READS_GLOBAL = {"LOAD_GLOBAL", "LOAD_NAME"}
 _READS = {*_READS_GLOBAL, "LOAD_DEREF", "LOAD_CLASSDEREF"}
 _LOCAL = {*dis.haslocal, *dis.hasfree}
 # Methods that change a container and return nothing.
-# fmt: off
 _CHANGES = {
-    "append", "appendleft", "extend", "extendleft", "insert", "remove", "clear", "sort", "reverse",
-    "rotate", "add", "discard", "update",
+    "append",
+    "appendleft",
+    "extend",
+    "extendleft",
+    "insert",
+    "remove",
+    "clear",
+    "sort",
+    "reverse",
+    "rotate",
+    "add",
+    "discard",
+    "update",
 }
-# fmt: on
 
 # What cannot be compared is known by itself: it is like no other object, and like none of another
 # process.

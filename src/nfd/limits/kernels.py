@@ -16,7 +16,8 @@ changes fast near 1 for all at large T), so Chebyshev interpolation reaches roun
 where phi is positively homogeneous the norms only scale. Each axis is refined until its last
 coefficients are below tolerance, and the error is then measured between the nodes: the error that
 is stated is four times the largest one seen there. Slices of the table show first how many nodes it
-needs: where it would not do, the equations are solved for the pairs of inputs themselves."""
+needs: where a table would not do, the equations are solved for the pairs of inputs themselves.
+"""
 
 from __future__ import annotations
 
@@ -52,16 +53,21 @@ from nfd.core.names import KernelKind
 # ---- Infinite-width kernels as Gram matrices: ``nfd.kernel``
 
 
-_BLOCK = 2**16  # entries worked on at a time
-_ROUNDING = 2e-15  # of a cosine, in few dimensions
-_ROUNDING_GROWS = 2e-16  # with the root of the dimension
+# Entries of a matrix that are worked on at a time.
+_BLOCK = 2**16
+# The rounding of a cosine: in few dimensions, and what the root of the dimension adds.
+_ROUNDING = 2e-15
+_ROUNDING_GROWS = 2e-16
+# The equations that give each kind of kernel, and the factor of their solution.
 _TABLED: dict[str, tuple[str, float]] = {
     "nngp": ("nngp", 1.0),
     "ntk": ("ntk", 1.0),
     "independent-feedback": ("nngp", 2.0),
 }
-_LARGEST = 1e150  # a norm whose square is a number
-_SAME = 1e-12  # norms that differ by less, relatively, are one norm
+# A norm whose square is still a number.
+_LARGEST = 1e150
+# Norms that differ by less, relatively, are one norm.
+_SAME = 1e-12
 
 Array = NDArray[np.float64]
 
@@ -77,8 +83,7 @@ def kernel(
     return_error: bool = False,
     device: torch.device | str | None = None,
 ) -> Any:
-    """Gram matrix of a kernel of the infinitely wide residual network, infinitely deep or of a
-    given depth.
+    """Compute the Gram matrix of a kernel of the infinitely wide residual network.
 
     ``"nngp"``: the covariance C_T of outputs (Prop. 3). ``"ntk"``: the kernel of gradient descent
     on the standard network, ``-df(xbar) / (eta_c dLoss/df)`` of a first small step on x.
@@ -131,7 +136,9 @@ def kernel(
             slopes=False,
         )
         result: Tensor | Array = gram if isinstance(X, Tensor) else gram.cpu().numpy()
-        return (result, error) if return_error else result
+    if return_error:
+        return result, error
+    return result
 
 
 def gram_matrix(
@@ -144,7 +151,7 @@ def gram_matrix(
     depth: float,
     slopes: bool,
 ) -> tuple[Tensor, Tensor | None, float]:
-    """The Gram matrix, its derivative in T if ``slopes``, and the relative error bound."""
+    """Compute the Gram matrix, its derivative in T if ``slopes``, and the relative error bound."""
     kind = check_choice("kind", kind, KINDS)
     activation = check_choice("activation", activation, ACTIVATIONS)
     horizon = check_horizon(horizon)
@@ -158,36 +165,46 @@ def gram_matrix(
     if X2 is not None and X2.shape[1] != X.shape[1]:
         raise InputError(f"X2 must have {X.shape[1]} features, as X has; got {X2.shape[1]}.")
     rows = (X, _norms(X))
-    columns = rows if X2 is None else (X2, _norms(X2))
-    tabled, factor = _TABLED[kind]
-    pairs = len(X) * (len(X) + 1) // 2 if X2 is None else len(X) * len(X2)
-    equations = Equations(
-        activation, tabled, horizon, depth, *_range(torch.cat([rows[1], columns[1]]))
-    )
+    if X2 is None:
+        columns = rows
+        pairs = len(X) * (len(X) + 1) // 2
+    else:
+        columns = (X2, _norms(X2))
+        pairs = len(X) * len(X2)
+    solved_kind, factor = _TABLED[kind]
+    low, high = _range(torch.cat([rows[1], columns[1]]))
+    equations = Equations(activation, solved_kind, horizon, depth, low, high)
     if equations.tabled(pairs):
-        of_norms = table(equations).to(X.device)
-        error = of_norms.error
-        blocks = [
-            partial(of_norms.block, of_norms.values),
-            partial(of_norms.block, of_norms.slopes),
-        ]
+        kernel_table = table(equations).to(X.device)
+        error = kernel_table.error
+        values = partial(kernel_table.block, kernel_table.values)
+        derivatives = partial(kernel_table.block, kernel_table.slopes)
     else:
         error = _ONE_BY_ONE
-        blocks = [partial(equations.block, slopes=False), partial(equations.block, slopes=True)]
-    needed = blocks if slopes else blocks[:1]
-    kernels = [_assembled(block, rows, columns).mul_(factor) for block in needed]
-    if not all(K.numel() == 0 or bool(torch.stack(K.aminmax()).isfinite().all()) for K in kernels):
+        values = partial(equations.block, slopes=False)
+        derivatives = partial(equations.block, slopes=True)
+    K = _assembled(values, rows, columns).mul_(factor)
+    _check_range(K, horizon)
+    if not slopes:
+        return K, None, error
+    dK_dT = _assembled(derivatives, rows, columns).mul_(factor)
+    _check_range(dK_dT, horizon)
+    return K, dK_dT, error
+
+
+def _check_range(K: Tensor, horizon: float) -> None:
+    """Raise InputError unless all entries are finite."""
+    if K.numel() and not bool(torch.stack(K.aminmax()).isfinite().all()):
         raise InputError(
             f"The kernel's entries leave the range of numbers at horizon={horizon:g}. Lower it."
         )
-    return kernels[0], kernels[1] if slopes else None, error
 
 
 def diagonal(X: Tensor, *, kind: str, activation: str, horizon: float, depth: float) -> Tensor:
-    """``K(x, x)`` row by row."""
+    """Compute ``K(x, x)`` row by row."""
     norms = _norms(X)
-    tabled, factor = _TABLED[check_choice("kind", kind, KINDS)]
-    equations = Equations(activation, tabled, check_horizon(horizon), depth, *_range(norms))
+    solved_kind, factor = _TABLED[check_choice("kind", kind, KINDS)]
+    equations = Equations(activation, solved_kind, check_horizon(horizon), depth, *_range(norms))
     if equations.tabled(len(X)):
         return factor * table(equations).to(X.device).sizes(norms).square()
     return factor * equations.pairs(norms, norms, torch.ones_like(norms), slopes=False)
@@ -198,8 +215,9 @@ def _assembled(
     rows: tuple[Tensor, Tensor],
     columns: tuple[Tensor, Tensor],
 ) -> Tensor:
-    """Block rows of the matrix of inputs and their norms; below the diagonal of a symmetric one
-    they are copied.
+    """Assemble the matrix from blocks of rows; rows and columns are inputs and their norms.
+
+    Below the diagonal of a symmetric matrix entries are copied.
     """
     X, norms = rows
     X2, norms2 = columns
@@ -211,7 +229,8 @@ def _assembled(
     height = max(1, _BLOCK // max(len(X2), 1))
     for top in range(0, len(X), height):
         here = slice(top, top + height)
-        there = slice(top if symmetric else 0, None)
+        first_column = top if symmetric else 0
+        there = slice(first_column, None)
         cosine = unit[here] @ unit2[there].T
         if symmetric:
             cosine.diagonal().fill_(1.0)
@@ -231,8 +250,9 @@ def _directions(X: Tensor, norms: Tensor) -> Tensor:
 
 
 def checked_inputs(name: str, value: Any, device: torch.device | str | None = None) -> Tensor:
-    """``[N, d]`` inputs of any kind as float64, finite, on ``device``; None leaves them where they
-    are.
+    """Return ``[N, d]`` inputs of any kind as finite float64.
+
+    They are on ``device``; None leaves them where they are.
     """
     place = None if device is None else check_device(device)
     x = check_numbers(name, value)
@@ -253,8 +273,9 @@ def _norms(X: Tensor) -> Tensor:
 
 
 def _range(norms: Tensor) -> tuple[float, float]:
-    """The positive norms' range, rounded outward so that similar data share a table; one number
-    where all agree.
+    """Return the range of the positive norms; both ends are one number where all agree.
+
+    It is rounded outward, so that similar data share a table.
     """
     positive = norms[norms > 0]
     if not len(positive):
@@ -272,40 +293,55 @@ def _range(norms: Tensor) -> tuple[float, float]:
 # ---- A kernel of two inputs as a table of three numbers: their norms and their cosine
 
 
-_TOLERANCE = 2e-11  # relative to the largest coefficient, 1 for kernels over their diagonal
-_WIDER = {"tanh": 3e-9, "gelu": 3e-9}  # where more digits cost many more nodes
+# The tail at which an axis is resolved, relative to the largest coefficient, which is 1 for kernels
+# over their diagonal. It is wider where more digits cost many more nodes.
+_TOLERANCE = 2e-11
+_WIDER = {"tanh": 3e-9, "gelu": 3e-9}
 ACCURACY = {"relu": 1e-9, "erf": 1e-9, "identity": 1e-9, "tanh": 1e-7, "gelu": 1e-7}
+# How many nodes are tried.
 _COSINES = (33, 65, 129, 257)
 _NORMS = (5, 9, 17, 33, 65, 129)
-# at which the norms are resolved: parallel inputs of unequal norm need the most nodes
+# Cosines at which the norms are resolved: parallel inputs of unequal norm need the most nodes.
 _FEW_COSINES = 9
-_TAIL = 2  # coefficients that must be small for an axis to be resolved
-# norms between the nodes at which the error is measured, the smallest and the largest among them
+# So many of the last coefficients must be small for an axis to be resolved.
+_TAIL = 2
+# Norms between the nodes at which the error is measured, the smallest and the largest among them.
 _TESTED = 6
-_INTEGRATION = 1e-10  # of the integration itself, at its tolerance
-_LONGEST = 1000.0  # horizon
-_LARGE = 2**17  # pairs: a larger table is made only for at least as many pairs of inputs
-# the error of these: 3e-10 was the most between pairs solved alone and among others (erf, T = 900)
+# The error of the integration itself, at its tolerance.
+_INTEGRATION = 1e-10
+# The longest horizon.
+_LONGEST = 1000.0
+# A table with more nodes is made only for at least as many pairs of inputs.
+_LARGE = 2**17
+# The error of pairs solved one by one: 3e-10 was the largest difference between pairs solved by
+# themselves and among others (erf, T = 900).
 _ONE_BY_ONE = 1e-9
-_SOLVED = 2**18  # pairs of inputs that are solved one by one where no table is of use
-_ROUGH = 1e-7  # the tail of a table of use; errors were 0.4 to 400 times the tail
-_DECAYS_FROM = 33  # norms: with fewer, coefficients do not show how they will decay
-# evaluations, of which each costs as much as 5,000 entries: then one fine slice is cheaper than two
+# So many pairs of inputs are solved one by one where no table is of use.
+_SOLVED = 2**18
+# The tail of a table of use; errors were 0.4 to 400 times the tail.
+_ROUGH = 1e-7
+# With fewer norms coefficients do not show how they will decay.
+_DECAYS_FROM = 33
+# One evaluation costs as much as 5,000 entries. From so many on one fine slice is cheaper than two.
 _MANY = 1000
-_SEARCH = 2e7  # entries times evaluations that one slice may take, which is 1 to 2 s
-_WORK = 2e9  # of a whole table, or of all pairs: one to three minutes
-_SAFETY = 4.0  # of the stated error over the largest one seen between the nodes
-_LEFT_OUT = 1e-12  # of the kernel: what the last terms of an expansion may hold together
+# Entries times evaluations that one slice may take, which is 1 to 2 s.
+_SEARCH = 2e7
+# The same of a whole table, or of all pairs: one to three minutes.
+_WORK = 2e9
+# The stated error over the largest one seen between the nodes.
+_SAFETY = 4.0
+# What the last terms of an expansion may hold together, relative to the kernel.
+_LEFT_OUT = 1e-12
 
 
 @dataclass(frozen=True)
 class Table:
-    """Chebyshev coefficients ``[R, A, A]``: expanded in the coordinate of the cosine, nodal in the
-    two norms.
+    """A kernel of two inputs by their norms and their cosine.
 
     Attributes:
-        values, slopes: of the kernel and of its derivative in T, over ``sqrt(K(x, x) K(xbar,
-            xbar))``.
+        values, slopes: Chebyshev coefficients ``[R, A, A]`` of the kernel and of its derivative in
+            T, over ``sqrt(K(x, x) K(xbar, xbar))``: expanded in the coordinate of the cosine, nodal
+            in the two norms.
         log_sizes: logarithm of ``sqrt(K(x, x))`` at the nodes of the norm, [A].
         norms: nodes in the norm ``|x| / sqrt(d)``, [A]; of unit scale where the norms only scale.
         scales: whether they do. angular: whether the coordinate is the angle.
@@ -321,7 +357,7 @@ class Table:
     error: float = 0.0
 
     def to(self, device: torch.device) -> Table:
-        """The same table on another device; tables are made on the CPU."""
+        """Copy the table to another device; tables are made on the CPU."""
         return replace(
             self,
             values=self.values.to(device),
@@ -331,25 +367,30 @@ class Table:
         )
 
     def sizes(self, norms: Tensor) -> Tensor:
-        """``sqrt(K(x, x))`` of inputs with these norms."""
-        grown = torch.exp(self._weights(norms) @ self.log_sizes)
-        return grown * norms if self.scales else grown * (norms > 0)
+        """Return ``sqrt(K(x, x))`` of inputs with these norms."""
+        size = torch.exp(self._weights(norms) @ self.log_sizes)
+        if self.scales:
+            return size * norms
+        return size * (norms > 0)
 
     def block(self, sheet: Tensor, norms: Tensor, norms2: Tensor, cosine: Tensor) -> Tensor:
-        """The kernel ``[..., N, M]``, or its derivative, by its ``sheet`` of coefficients;
-        overwrites ``cosine``.
+        """Evaluate the kernel ``[..., N, M]``, or its derivative, by its ``sheet`` of coefficients.
+
+        Overwrites ``cosine``.
         """
-        x = cosine.acos_().mul_(-2 / math.pi).add_(1) if self.angular else cosine
-        nodal = (
-            sheet
-            if len(self.norms) == 1
-            else self._weights(norms) @ sheet @ self._weights(norms2).T
-        )
-        return _evaluated(nodal, x).mul_(self.sizes(norms)[:, None]).mul_(self.sizes(norms2))
+        x = cosine
+        if self.angular:
+            x = cosine.acos_().mul_(-2 / math.pi).add_(1)
+        coefficients = sheet
+        if len(self.norms) > 1:
+            coefficients = self._weights(norms) @ sheet @ self._weights(norms2).T
+        scaled = _evaluated(coefficients, x)
+        return scaled.mul_(self.sizes(norms)[:, None]).mul_(self.sizes(norms2))
 
     def _weights(self, norms: Tensor) -> Tensor:
-        """Weights ``[N, A]`` of barycentric interpolation at these norms; those of zero get the
-        smallest node's.
+        """Return weights ``[N, A]`` of barycentric interpolation at these norms.
+
+        A norm of zero gets the weights of the smallest node.
         """
         if len(self.norms) == 1:
             return torch.ones_like(norms)[:, None]
@@ -357,22 +398,23 @@ class Table:
 
 
 def check_horizon(horizon: float) -> float:
-    """Return ``horizon`` in (0, 1000): longer ones leave the range of numbers for most activations,
-    after minutes.
+    """Return ``horizon`` if it is in (0, 1000).
+
+    Under most activations kernels of longer horizons leave the range of numbers, after minutes.
     """
     return check_real("horizon", horizon, above=0.0, below=_LONGEST)
 
 
 @dataclass(frozen=True)
 class Nodes:
-    """How many nodes a table needs, from two slices of it: all cosines at the ends of the norms,
-    all norms at a few.
+    """How many nodes a table needs, from two slices of it.
 
     Attributes:
-        cosines, norms: the nodes, at most ``_COSINES[-1]`` and ``_NORMS[-1]``. ends: the first of
-            these slices.
-        tail: the last coefficients over the largest, of the slice that decays less. resolved:
-            whether they are small.
+        cosines, norms: the nodes, at most ``_COSINES[-1]`` and ``_NORMS[-1]``.
+        ends: the slice of all cosines at the ends of the norms; the other one has all norms at a
+            few cosines.
+        tail: the last coefficients over the largest, of the slice that decays less.
+        resolved: whether they are small.
         effort: evaluations that the equations take, as in ``Flowed``.
     """
 
@@ -385,15 +427,13 @@ class Nodes:
 
     @property
     def pairs(self) -> int:
-        """For how many pairs of inputs the equations are solved."""
+        """The number of pairs of inputs for which the equations are solved."""
         return self.cosines * self.norms * (self.norms + 1) // 2
 
 
 @dataclass(frozen=True)
 class Equations:
-    """The equations of an activation and a kind of kernel, for norms between ``low`` and
-    ``high``.
-    """
+    """The equations of an activation and a kind of kernel, for norms from ``low`` to ``high``."""
 
     name: str
     kind: str
@@ -409,7 +449,7 @@ class Equations:
 
     @property
     def kernels(self) -> int:
-        """How many numbers of a pair the equations follow: the NTK needs the covariance too."""
+        """The numbers of a pair that the equations follow: the NTK needs the covariance too."""
         return 2 if self.kind == "ntk" else 1
 
     @property
@@ -418,23 +458,27 @@ class Equations:
         return self.name != "identity"
 
     def cosine(self, coordinate: Tensor) -> Tensor:
-        """The cosine at a coordinate between -1 and 1."""
-        return torch.cos(math.pi * (1 - coordinate) / 2) if self.angular else coordinate
+        """Return the cosine at a coordinate between -1 and 1."""
+        if not self.angular:
+            return coordinate
+        return torch.cos(math.pi * (1 - coordinate) / 2)
 
     def solved(self, norms: Tensor, cosines: Tensor) -> Flowed:
-        """The kernel at all pairs of norms and cosines."""
+        """Solve for the kernel at all pairs of norms and cosines."""
         return flowed(activation(self.name), self.kind, norms, cosines, self.horizon, self.depth)
 
     def nodes_of_norms(self, count: int) -> Tensor:
         """Chebyshev's extrema in the logarithm of the norm, [count]; one norm where all agree."""
         if count == 1:
-            return torch.tensor([1.0 if self.scales else self.low], dtype=torch.float64)
+            norm = 1.0 if self.scales else self.low
+            return torch.tensor([norm], dtype=torch.float64)
         middle = 0.5 * math.log(self.low * self.high)
         return torch.exp(middle + 0.5 * math.log(self.high / self.low) * _extrema(count))
 
     def tabled(self, pairs: int) -> bool:
-        """Whether a table gives the kernel of so many pairs of inputs; otherwise they are solved
-        one by one.
+        """Whether a table gives the kernel of so many pairs of inputs.
+
+        Otherwise they are solved one by one.
 
         Raises:
             InputError: where a table would be of no use, and they are too many to be solved.
@@ -450,13 +494,16 @@ class Equations:
         is_of_use = nodes.tail <= _ROUGH
         if is_affordable and is_of_use:
             return True
-        reason = (
-            f"is too much work for a table: its {nodes.pairs:,} nodes would take "
-            f"{nodes.effort:,.0f} evaluations each"
-            if is_of_use
-            else f"varies too fast for a table: with {_COSINES[-1]} angles and {_NORMS[-1]} norms "
-            f"it would be known to about {nodes.tail:.0e} (the last coefficient)"
-        )
+        if is_of_use:
+            reason = (
+                f"is too much work for a table: its {nodes.pairs:,} nodes would take "
+                f"{nodes.effort:,.0f} evaluations each"
+            )
+        else:
+            reason = (
+                f"varies too fast for a table: with {_COSINES[-1]} angles and {_NORMS[-1]} norms "
+                f"it would be known to about {nodes.tail:.0e} (the last coefficient)"
+            )
         raise InputError(
             f"The {self.kind} kernel of {self.name} at horizon {self.horizon:g} for norms from "
             f"{self.low:.2g} to {self.high:.2g} {reason}. Of {pairs:,} pairs of inputs up to "
@@ -465,47 +512,49 @@ class Equations:
         )
 
     def block(self, norms: Tensor, norms2: Tensor, cosine: Tensor, slopes: bool) -> Tensor:
-        """The kernel [N, M], or its derivative in T, by solving the equations for every entry."""
+        """Solve the equations for every entry of the kernel [N, M], or of its derivative in T."""
         rows, columns = cosine.shape
         first = norms[:, None].expand(rows, columns).flatten()
         second = norms2.expand(rows, columns).flatten()
         return self.pairs(first, second, cosine.flatten(), slopes).view(rows, columns)
 
     def pairs(self, first: Tensor, second: Tensor, cosines: Tensor, slopes: bool) -> Tensor:
-        """The kernel of pairs of norms at their cosines, [P] each; zero where a norm is."""
+        """Solve for the kernel of pairs of norms at their cosines, [P] each.
+
+        It is zero where a norm is zero. With ``slopes`` it is the derivative in T.
+        """
         if self.scales and not bool((first == second).all()):
             # Among equal norms parallel inputs stay parallel to the last digit, which the slope of
             # relu sees.
-            return (
-                first
-                * second
-                * self.pairs(torch.ones_like(first), torch.ones_like(first), cosines, slopes)
-            )
-        there = (first > 0) & (second > 0)
+            ones = torch.ones_like(first)
+            return first * second * self.pairs(ones, ones, cosines, slopes)
         result = torch.zeros_like(cosines)
-        if bool(there.any()):
-            both = torch.cat([first[there], second[there]]).cpu()
-            norms, places = both.unique(return_inverse=True)  # type: ignore[no-untyped-call]
-            one, other = places.view(2, -1)
-            with threads(1):
-                values, changes, _ = solve_pairs(
-                    activation(self.name),
-                    self.kind,
-                    norms,
-                    one,
-                    other,
-                    cosines[there].cpu(),
-                    self.horizon,
-                    self.depth,
-                )
-            result[there] = (changes if slopes else values).to(result)
+        is_positive = (first > 0) & (second > 0)
+        if not bool(is_positive.any()):
+            return result
+        both = torch.cat([first[is_positive], second[is_positive]]).cpu()
+        norms, places = both.unique(return_inverse=True)  # type: ignore[no-untyped-call]
+        first_place, second_place = places.view(2, -1)
+        with threads(1):
+            values, derivatives, _ = solve_pairs(
+                activation(self.name),
+                self.kind,
+                norms,
+                first_place,
+                second_place,
+                cosines[is_positive].cpu(),
+                self.horizon,
+                self.depth,
+            )
+        result[is_positive] = (derivatives if slopes else values).to(result)
         return result
 
 
 @lru_cache(maxsize=128)
 def needed_nodes(equations: Equations) -> Nodes:
-    """Find how many nodes a table needs, from slices; their coefficients show it where the last
-    ones are much work.
+    """Find how many nodes a table needs, from slices of it.
+
+    Where more nodes are much work, the coefficients of fewer show what they would give.
     """
     tolerance = _WIDER.get(equations.name, _TOLERANCE)
     ends = [1.0] if equations.scales else sorted({equations.low, equations.high})
@@ -524,8 +573,10 @@ def needed_nodes(equations: Equations) -> Nodes:
 def _needed_cosines(
     equations: Equations, norms: list[float], tolerance: float
 ) -> tuple[int, float, Flowed]:
-    """How many cosines a table needs at these norms, at most the most, the tail that they leave,
-    and the kernels.
+    """Find how many cosines a table needs at these norms, up to ``_COSINES[-1]``.
+
+    Returns:
+        Their number, the tail that they leave, and the kernels.
     """
     finest = _COSINES[0]
     while True:
@@ -533,7 +584,8 @@ def _needed_cosines(
             torch.tensor(norms, dtype=torch.float64), equations.cosine(_extrema(finest))
         )
         for cosines in _COSINES[: _COSINES.index(finest) + 1]:
-            every = (finest - 1) // (cosines - 1)  # Chebyshev's extrema are nested
+            # Chebyshev's extrema are nested.
+            every = (finest - 1) // (cosines - 1)
             coarser = Flowed(at.values[::every], at.slopes[::every], at.sizes, at.effort)
             tail = _tail(coarser.values.diagonal(dim1=1, dim2=2))
             if tail <= tolerance or cosines == _COSINES[-1]:
@@ -543,10 +595,10 @@ def _needed_cosines(
 
 
 def _needed_norms(equations: Equations, effort: float, tolerance: float) -> tuple[int, float]:
-    """How many norms a table needs, at most the most, and the tail that they leave.
+    """Find how many norms a table needs, up to ``_NORMS[-1]``, and the tail that they leave.
 
-    It ends where coefficients show that the most would not do, or where more are much work: then
-    the tail is the one that they lead to.
+    The search ends where coefficients show that the most norms would not do, or where more are much
+    work: then the tail is the projected one.
     """
     tails = dict[int, float]()
     for finest in _NORMS:
@@ -572,11 +624,10 @@ def _needed_norms(equations: Equations, effort: float, tolerance: float) -> tupl
 
 
 def _projected(tails: dict[int, float]) -> float:
-    """The tail that the most norms would leave, from those of fewer, of which each has twice as
-    many as the last.
+    """Project the tail that the most norms would leave, from tails of fewer norms.
 
-    Coefficients fall as a power of a constant to their number: with twice as many by the square of
-    the last factor.
+    Their numbers double. Coefficients fall as a power of a constant to their number: with twice as
+    many by the square of the last factor.
     """
     before, tail = list(tails.values())[-2:]
     count = max(tails)
@@ -590,7 +641,7 @@ def _projected(tails: dict[int, float]) -> float:
 
 @lru_cache(maxsize=32)
 def table(equations: Equations) -> Table:
-    """The table of an activation and a kind of kernel for norms between ``low`` and ``high``.
+    """Compute the table of an activation and a kind of kernel.
 
     Warns when its error is above what ``ACCURACY`` has for the activation.
     """
@@ -598,11 +649,10 @@ def table(equations: Equations) -> Table:
     # Many small operations, which threads only slow.
     with threads(1):
         norms = equations.nodes_of_norms(nodes.norms)
-        at = (
-            nodes.ends
-            if len(norms) == 1
-            else equations.solved(norms, equations.cosine(_extrema(nodes.cosines)))
-        )
+        if len(norms) == 1:
+            at = nodes.ends
+        else:
+            at = equations.solved(norms, equations.cosine(_extrema(nodes.cosines)))
         values = _shortened(at.values)
         slopes = _shortened(at.slopes)
         untested = Table(values, slopes, at.sizes.log(), norms, equations.scales, equations.angular)
@@ -620,24 +670,27 @@ def table(equations: Equations) -> Table:
     return replace(untested, error=error)
 
 
-def _error_between(of_norms: Table, equations: Equations, cosines: int) -> float:
-    """The largest error of a table with so many cosines between its nodes, over ``sqrt(K(x, x)
-    K(xbar, xbar))``.
+def _error_between(untested: Table, equations: Equations, cosines: int) -> float:
+    """Measure the largest error of a table with so many cosines between its nodes.
+
+    It is relative to ``sqrt(K(x, x) K(xbar, xbar))``.
     """
-    norms = of_norms.norms
+    norms = untested.norms
     if len(norms) > 1:
         some = torch.linspace(0, len(norms) - 2, min(len(norms) - 1, _TESTED)).long()
         norms = (norms[1:] * norms[:-1]).sqrt()[some]
     between = equations.cosine(torch.cat([torch.ones(1, dtype=torch.float64), _halfway(cosines)]))
     exact = equations.solved(norms, between)
     every = between[:, None, None].repeat(1, len(norms), len(norms))
-    interpolated = of_norms.block(of_norms.values, norms, norms, every)
-    return float((interpolated / (exact.sizes[:, None] * exact.sizes) - exact.values).abs().max())
+    interpolated = untested.block(untested.values, norms, norms, every)
+    error = interpolated / (exact.sizes[:, None] * exact.sizes) - exact.values
+    return float(error.abs().max())
 
 
 def _evaluated(coefficients: Tensor, x: Tensor) -> Tensor:
-    """``sum_r coefficients[r] T_r(x)`` by Clenshaw's recurrence; ``coefficients`` [R, ...]
-    broadcast against ``x``.
+    """Evaluate ``sum_r coefficients[r] T_r(x)`` by Clenshaw's recurrence.
+
+    ``coefficients`` [R, ...] broadcast against ``x``.
 
     ``b_r = c_r + 2 x b_{r+1} - b_{r+2}`` in place: with signs ``s_r = -s_{r+2}`` every ``s_r b_r``
     adds to the last but one.
@@ -655,9 +708,7 @@ def _evaluated(coefficients: Tensor, x: Tensor) -> Tensor:
 
 
 def _barycentric(points: Tensor, nodes: Tensor) -> Tensor:
-    """Weights ``[N, A]`` that interpolate between Chebyshev extrema, in ascending or descending
-    order.
-    """
+    """Return weights ``[N, A]`` that interpolate between Chebyshev extrema, sorted either way."""
     w = torch.ones_like(nodes)
     w[1::2] = -1
     w[0] *= 0.5
@@ -694,9 +745,7 @@ def _tail(values: Tensor) -> float:
 
 
 def _shortened(values: Tensor) -> Tensor:
-    """Coefficients without the last ones, as long as what these hold together is below rounding of
-    a kernel.
-    """
+    """Drop the last coefficients that together hold less than ``_LEFT_OUT`` of the kernel."""
     coefficients = _coefficients(values)
     held = coefficients.abs().amax(dim=(1, 2)).flip(0).cumsum(0).flip(0)
     return coefficients[: max(1, int((held > _LEFT_OUT * held[0]).sum()))]
@@ -707,31 +756,42 @@ def _shortened(values: Tensor) -> Tensor:
 
 KINDS: tuple[KernelKind, ...] = get_args(KernelKind)
 # Kernels moved by 1e-12 at most from tolerances ten times smaller (relu, gelu, erf, tanh; T from 1
-# to 100).
+# to 100). 1 - rho is rounded to 1e-16, and has its own tolerance.
 _RTOL = 1e-11
 _ATOL = 1e-12
-_ATOL_APART = 1e-15  # of 1 - rho, which is rounded to 1e-16
-_MOST_EVALUATIONS = 20_000  # of the equations
-_LOOKED = 1000  # evaluations after which it is estimated how many there will be
-# the variance: gelu took 437 evaluations for norms to 1e3, 185 with u^2; 65 and 173 for unit norms
+_ATOL_APART = 1e-15
+# Evaluations of the equations.
+_MOST_EVALUATIONS = 20_000
+# After so many evaluations it is estimated how many there will be.
+_LOOKED = 1000
+# The variance from which gelu counts as kinked: for norms to 1e3 it took 437 evaluations, 185 with
+# u^2; for unit norms 65 and 173.
 _KINKED_FROM = 30.0
 _MOST_DEGREES = 2048
-# where 2,048 degrees leave 2e-11; more would take gigabytes: their nodes grow with its root
+# Here 2,048 degrees leave 2e-11; more would take gigabytes, as nodes grow with the variance's root.
 _MOST_VARIANCE = 50.0
-_TERMS = 32  # of a polynomial, which cost an entry as much as closed moments do
-_SERIES_TAIL = 1e-11  # of the variance: what the last of the Hermite coefficients may hold
-_LEAST_VARIANCE = 1e-150  # whose square is a number; moments of smaller ones are proportional to it
-# a variance of which tanh is linear: its moments differ from those of the identity by twice this
+# So many terms of a polynomial cost an entry as much as closed moments do.
+_TERMS = 32
+# What the last of the Hermite coefficients may hold, relative to the variance.
+_SERIES_TAIL = 1e-11
+# The square of this variance is a number; moments of smaller ones are proportional to it.
+_LEAST_VARIANCE = 1e-150
+# At this variance tanh is linear: its moments differ from the identity's by twice this.
 _LINEAR = 1e-13
-_VARIANCES = (17, 25, 33, 49, 65, 97, 129)  # nodes: 1e-13 to 50 needs the last but one
-_SERIES_COSINES = (17, 33, 65)  # nodes of the angle
+# Nodes of the variance: the range from 1e-13 to 50 needs the last but one.
+_VARIANCES = (17, 25, 33, 49, 65, 97, 129)
+# Nodes of the angle.
+_SERIES_COSINES = (17, 33, 65)
 
 
 class Flowed(NamedTuple):
-    """Kernels [R, A, A] over ``sqrt(K(x, x) K(xbar, xbar))``, their derivatives in T, and
-    ``sqrt(K(x, x))``, [A].
+    """Solutions of the equations.
 
-    ``effort``: evaluations of the equations, weighted by what one costs an entry.
+    Attributes:
+        values, slopes: kernels [R, A, A] and their derivatives in T, over ``sqrt(K(x, x) K(xbar,
+            xbar))``.
+        sizes: ``sqrt(K(x, x))``, [A].
+        effort: evaluations of the equations, weighted by what one costs an entry.
     """
 
     values: Tensor
@@ -747,7 +807,7 @@ def flowed(
     count = len(norms)
     # The equations are symmetric in the two inputs.
     first, second = torch.triu_indices(count, count)
-    kernels, changes, effort = solve_pairs(
+    kernels, derivatives, effort = solve_pairs(
         act, kind, norms, first, second, cosines[:, None], horizon, depth
     )
 
@@ -759,7 +819,7 @@ def flowed(
     values = full(kernels)
     size = values[0].diagonal().sqrt()
     scale = size[:, None] * size
-    return Flowed(values / scale, full(changes) / scale, size, effort)
+    return Flowed(values / scale, full(derivatives) / scale, size, effort)
 
 
 def solve_pairs(
@@ -822,15 +882,16 @@ class Rates:
         largest = float(norms.max()) ** 2 + horizon
         self.kinked = act.name == "relu" or (act.name == "gelu" and largest > _KINKED_FROM)
         self.moments: Moments = ClosedMoments(act, tangent)
-        if act.name == "tanh":  # |phi| < 1, so that this is the largest variance
+        if act.name == "tanh":
+            # |phi| < 1, so that ``largest`` is the largest variance.
             self.moments = series_moments(act.name, tangent, float(norms.min()) ** 2, largest)
 
     def weight(self, cosines: Tensor) -> float:
-        """What an evaluation costs an entry, in evaluations of closed moments."""
+        """Return what an evaluation costs an entry, in evaluations of closed moments."""
         return self.moments.weight(cosines.numel() / len(self.first))
 
     def _same(self, cosines: Tensor) -> Tensor:
-        """Which pairs are an input and itself.
+        """Mark the pairs that are an input and itself.
 
         Their cosine stays 1. It would not by rounding, which differs between lanes of a processor,
         and from one ulp the NTK of gelu was off by 1e-9.
@@ -838,14 +899,16 @@ class Rates:
         return (self.first == self.second) & (cosines == 1)
 
     def flow(self, cosines: Tensor) -> tuple[Tensor, Tensor, float]:
-        """The kernel at infinite depth, its derivative in T, and the effort."""
+        """Compute the kernel at infinite depth, its derivative in T, and the effort."""
         shape = cosines.shape
         same = self._same(cosines)
         lengths = [len(self.norms)] + [cosines.numel()] * (1 + self.tangent)
 
         def parts(state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            log_variances, apart, *more = torch.split(state, lengths)
-            e = more[0].view(shape) if more else torch.zeros(())
+            log_variances, apart, *tangents = torch.split(state, lengths)
+            e = torch.zeros(())
+            if tangents:
+                e = tangents[0].view(shape)
             return log_variances.exp(), (1 - apart.view(shape)).clamp(-1, 1), e
 
         def rate(state: Tensor) -> Tensor:
@@ -882,7 +945,7 @@ class Rates:
         return scale * rho, scale * mu, evaluations * weight
 
     def steps(self, cosines: Tensor, depth: int) -> Tensor:
-        """The kernel after so many Euler steps, which are residual blocks."""
+        """Compute the kernel after so many Euler steps, which are residual blocks."""
         tau = self.horizon / depth
         same = self._same(cosines)
         variances = self.norms.square().clamp_min(_LEAST_VARIANCE)
@@ -896,7 +959,9 @@ class Rates:
             D = D + tau * (scale * mu + s * D)
             C = C + tau * scale * mu
             variances = variances + tau * growth * variances
-        return C + D if self.tangent else C
+        if self.tangent:
+            return C + D
+        return C
 
 
 def _integrated(
@@ -908,10 +973,10 @@ def _integrated(
     kinked: bool,
     most: int,
 ) -> tuple[Tensor, int]:
-    """The state at T, and how often the rate was evaluated. Equations that would take more than
-    ``most`` are refused.
+    """Integrate to T; return the state there, and how often the rate was evaluated.
 
-    Where phi has a kink the kernel of opposite inputs begins as ``t^(3/2)``: time is ``u^2``.
+    Equations that would take more than ``most`` evaluations are refused. Where phi has a kink the
+    kernel of opposite inputs begins as ``t^(3/2)``: time is ``u^2``.
     """
     end = math.sqrt(horizon) if kinked else horizon
     evaluations = 0
@@ -928,7 +993,9 @@ def _integrated(
                 raise _too_fast(horizon, needed, most)
         if evaluations > most:
             raise _too_fast(horizon, evaluations, most)
-        return (2 * u if kinked else 1) * rate(torch.from_numpy(y)).numpy()
+        dt_du = 2 * u if kinked else 1
+        change: Array = dt_du * rate(torch.from_numpy(y)).numpy()
+        return change
 
     with np.errstate(over="ignore", invalid="ignore"):
         orbit = solve_ivp(
@@ -960,21 +1027,22 @@ def _too_fast(horizon: float, needed: float, most: int) -> InputError:
 
 
 class Moments(Protocol):
-    """Gaussian moments of P pairs of A variances, given by their indices, at cosines ``[...,
-    P]``.
-    """
+    """Gaussian moments of P pairs of A variances, given by their indices, at cosines [..., P]."""
 
     def __call__(
         self, variances: Tensor, first: Tensor, second: Tensor, cosines: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """``m(a, a, a) / a``, [A]; ``m / sqrt(a b)`` and s, as the cosines. s is zero where it is
-        not needed.
+        """Return ``m(a, a, a) / a``, [A], and ``m / sqrt(a b)`` and s, in the shape of the cosines.
+
+        s is zero where it is not needed.
         """
         ...
 
     def weight(self, cosines: float) -> float:
-        """What they cost an entry, over closed ones, where every pair of variances has so many
-        cosines.
+        """Return what they cost an entry, over what closed moments cost.
+
+        Args:
+            cosines: how many of them every pair of variances has.
         """
         ...
 
@@ -989,15 +1057,18 @@ class ClosedMoments:
     def __call__(
         self, variances: Tensor, first: Tensor, second: Tensor, cosines: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        a = variances.clamp_min(_LEAST_VARIANCE)
-        left = a[first]
-        right = a[second]
-        # Exactly a where both are, so that a cosine of 1 stays.
-        scale = (left * right).sqrt()
+        variances = variances.clamp_min(_LEAST_VARIANCE)
+        a = variances[first]
+        b = variances[second]
+        # Exactly a where both are a, so that a cosine of 1 stays.
+        scale = (a * b).sqrt()
         covariance = cosines * scale
-        mu = self.act.moment(left, right, covariance) / scale
-        s = self.act.slope_moment(left, right, covariance) if self.tangent else torch.zeros(())
-        return self.act.moment(a, a, a) / a, mu, s
+        mu = self.act.moment(a, b, covariance) / scale
+        s = torch.zeros(())
+        if self.tangent:
+            s = self.act.slope_moment(a, b, covariance)
+        growth = self.act.moment(variances, variances, variances) / variances
+        return growth, mu, s
 
     def weight(self, cosines: float) -> float:
         return 1.0
@@ -1013,8 +1084,9 @@ class SeriesMoments:
     terms.
 
     Attributes:
-        log_variances: nodes, [B]. ratios, slopes: of ``m / C`` and of s, Chebyshev coefficients in
-            ``2 x^2 - 1`` with ``x = 1 - 2 angle / pi``, nodal in both variances, [Y, B, B].
+        log_variances: nodes, [B].
+        ratios, slopes: Chebyshev coefficients of ``m / C`` and of s in ``2 x^2 - 1`` with ``x = 1 -
+            2 angle / pi``, nodal in both variances, [Y, B, B].
     """
 
     log_variances: Tensor
@@ -1032,23 +1104,24 @@ class SeriesMoments:
         x = cosines.acos().mul_(-2 / math.pi).add_(1)
         y = x.square().mul_(2).sub_(1)
         mu = cosines * self._at(self.ratios, weights, first, second, y)
-        s = self._at(self.slopes, weights, first, second, y) if self.tangent else torch.zeros(())
+        s = torch.zeros(())
+        if self.tangent:
+            s = self._at(self.slopes, weights, first, second, y)
         return growth, mu, s
 
     @staticmethod
     def _at(sheet: Tensor, weights: Tensor, first: Tensor, second: Tensor, y: Tensor) -> Tensor:
-        """The moments that have these coefficients, at ``y [..., P]``."""
-        # All pairs of a few variances, or pairs of many, of which a matrix of all pairs would not
-        # fit into memory.
+        """Evaluate the moments that have these coefficients, at ``y [..., P]``."""
+        # These are all pairs of a few variances, or pairs of many, of which a matrix of all pairs
+        # would not fit into memory.
         are_all = len(first) > len(weights)
         coefficients = sheet.new_empty(len(sheet), len(first))
-        for row, of_y in zip(coefficients, sheet, strict=True):
-            left = weights @ of_y
-            row.copy_(
-                (left @ weights.T)[first, second]
-                if are_all
-                else (left[first] * weights[second]).sum(1)
-            )
+        for row, term in zip(coefficients, sheet, strict=True):
+            half = weights @ term
+            if are_all:
+                row.copy_((half @ weights.T)[first, second])
+            else:
+                row.copy_((half[first] * weights[second]).sum(1))
         return _evaluated(coefficients.view(len(sheet), *[1] * (y.dim() - 1), -1), y)
 
     def weight(self, cosines: float) -> float:
@@ -1058,7 +1131,7 @@ class SeriesMoments:
 
 @lru_cache(maxsize=16)
 def series_moments(name: str, tangent: bool, low: float, high: float) -> SeriesMoments:
-    """The moments of tanh for variances between these."""
+    """Tabulate the moments of tanh for variances from ``low`` to ``high``."""
     low = max(low, _LINEAR)
     coefficients = _hermite_coefficients(activation(name), high)
     for count in _VARIANCES:
@@ -1079,10 +1152,10 @@ def series_moments(name: str, tangent: bool, low: float, high: float) -> SeriesM
 
 
 def _hermite_coefficients(act: Activation, most: float) -> Callable[[Tensor], Tensor]:
-    """Hermite coefficients ``[A, degree + 1]`` of ``phi(sqrt(a) z)`` for variances ``a`` of at most
-    ``most``.
+    """Return the function that gives Hermite coefficients of ``phi(sqrt(a) z)``.
 
-    So many that the others hold less than ``_SERIES_TAIL`` of the variance.
+    It takes variances ``a`` [A] of at most ``most``, and returns [A, degree + 1]: so many that the
+    others hold less than ``_SERIES_TAIL`` of the variance.
     """
     degree = 32
     while degree <= _MOST_DEGREES and most <= _MOST_VARIANCE:
@@ -1099,7 +1172,5 @@ def _hermite_coefficients(act: Activation, most: float) -> Callable[[Tensor], Te
 
 
 def _expanded(act: Activation, z: Tensor, weights: Tensor, variances: Tensor) -> Tensor:
-    """Hermite coefficients [A, degree + 1] at these variances, from the nodes z and their
-    weights.
-    """
+    """Return Hermite coefficients [A, degree + 1] at these variances, by quadrature at nodes z."""
     return act.phi(variances.sqrt()[:, None] * z) @ weights

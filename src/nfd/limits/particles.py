@@ -1,5 +1,4 @@
-"""Definition 1 of the paper by interacting particles: the limit of training with independent
-feedback.
+"""Definition 1 of the paper by interacting particles: training with independent feedback.
 
 M particles carry ``h_t`` and ``g_t`` of every sample seen; expectations are means over particles.
 With tau = T / L, ``s_j = E[phi(h^(j)) phi(h^(k))]``, ``t_j = E[g^(j) g^(k)]``, and sigma, theta the
@@ -88,8 +87,9 @@ def solve_nfd(
     eq5_term: bool = False,
     device: torch.device | str = "cpu",
 ) -> Solution:
-    """Solve Neural Feature Dynamics (Definition 1) for online SGD on ``(f - y)^2 / 2``, one sample
-    per step.
+    """Solve Neural Feature Dynamics (Definition 1) for online SGD on ``(f - y)^2 / 2``.
+
+    Every step takes one sample.
 
     Args:
         inputs: ``[K, d]``; targets: ``[K]``.
@@ -102,7 +102,7 @@ def solve_nfd(
         seed: of everything random.
         eq5_term: add the terms of order tau^2 that Eq. 5 and Eq. 15 print.
         device: where particles move, and where the solution is. Their Gaussians are drawn on the
-            CPU, so that the device changes numbers by rounding alone.
+            CPU, so that the device changes numbers only by rounding.
 
     Raises:
         ValueError, TypeError: naming the argument.
@@ -146,19 +146,8 @@ def _solved(
     eq5_term: bool,
     device: torch.device | str,
 ) -> Solution:
-    """Do what ``solve_nfd`` says, undisturbed."""
-    place = check_device(device)
-    x = check_finite("inputs", check_numbers("inputs", inputs).double()).to(place)
-    y = check_finite("targets", check_numbers("targets", targets).double()).to(place)
-    if x.dim() != 2 or 0 in x.shape or y.shape != x.shape[:1]:
-        raise InputError(
-            f"inputs must be [K, d] and targets [K]; got {list(x.shape)} and {list(y.shape)}."
-        )
-    if x.shape[1] >= qmc.Sobol.MAXDIM:
-        raise InputError(
-            f"inputs may have up to {qmc.Sobol.MAXDIM - 1} features; got {x.shape[1]}. Project "
-            "them."
-        )
+    """Solve in the modes of PyTorch that ``undisturbed`` sets."""
+    x, y = _samples(inputs, targets, check_device(device))
     eq5_term = check_flag("eq5_term", eq5_term)
     particles = check_count("particles", particles)
     grid = check_count("grid", grid)
@@ -169,22 +158,8 @@ def _solved(
             "eq5_term adds terms between steps, of which grid=1 has none. Raise grid, or leave it "
             "out."
         )
-    K = len(x)
-    if particles <= K:
-        raise InputError(
-            f"particles must be more than the {K} samples, whose covariances they estimate; got "
-            f"{particles}. Raise it, or predict nfd.resnets(feedback='independent'), whose "
-            "deferred networks have no such bound."
-        )
-    arrays = (3 if eq5_term else 2) * (grid + 1) + 2 * grid
-    needed = 8 * K * (arrays * particles + 2 * grid * K + 3 * (grid + 1) * K)
-    if needed > memory_of(place):
-        raise InputError(
-            f"{K} samples, {grid} grid steps and {particles} particles need {needed / 2**30:.2g} "
-            "GiB. Lower one, or predict nfd.resnets(feedback='independent'), whose deferred "
-            "networks need far less."
-        )
-    finished = []
+    _check_particles(x, particles, grid, eq5_term)
+    summaries = []
     for index in range(count):
         replicate = Particles(
             x,
@@ -198,27 +173,62 @@ def _solved(
             eq5=eq5_term,
         )
         replicate.run()
-        finished.append(replicate.summary())
-    outputs, Sigma, Theta = (torch.stack(column) for column in zip(*finished, strict=True))
-    ends = outputs.isnan().any(0).nonzero()
+        summaries.append(replicate.summary())
+    outputs, Sigma, Theta = (torch.stack(column) for column in zip(*summaries, strict=True))
+    diverged_steps = outputs.isnan().any(0).nonzero()
     return Solution(
         outputs.mean(0),
         stderr(outputs),
         Sigma.mean(0),
         Theta.mean(0),
-        int(ends[0]) if len(ends) else None,
+        int(diverged_steps[0]) if len(diverged_steps) else None,
     )
 
 
-# ---- The scheme of Definition 1: one replicate of the coupled forward-backward SDE, by interacting
-# particles
+def _samples(inputs: Any, targets: Any, place: torch.device) -> tuple[Tensor, Tensor]:
+    """Return inputs [K, d] and targets [K], checked, in float64 on a device."""
+    x = check_finite("inputs", check_numbers("inputs", inputs).double()).to(place)
+    y = check_finite("targets", check_numbers("targets", targets).double()).to(place)
+    if x.dim() != 2 or 0 in x.shape or y.shape != x.shape[:1]:
+        raise InputError(
+            f"inputs must be [K, d] and targets [K]; got {list(x.shape)} and {list(y.shape)}."
+        )
+    if x.shape[1] >= qmc.Sobol.MAXDIM:
+        raise InputError(
+            f"inputs may have up to {qmc.Sobol.MAXDIM - 1} features; got {x.shape[1]}. Project "
+            "them."
+        )
+    return x, y
 
 
-_DIVERGED = 1e12  # an output beyond this ends a solution
+def _check_particles(x: Tensor, particles: int, grid: int, eq5_term: bool) -> None:
+    """Raise InputError unless particles are more than samples, and fit into memory."""
+    K = len(x)
+    if particles <= K:
+        raise InputError(
+            f"particles must be more than the {K} samples, whose covariances they estimate; got "
+            f"{particles}. Raise it, or predict nfd.resnets(feedback='independent'), whose "
+            "deferred networks have no such bound."
+        )
+    arrays = (3 if eq5_term else 2) * (grid + 1) + 2 * grid
+    needed = 8 * K * (arrays * particles + 2 * grid * K + 3 * (grid + 1) * K)
+    if needed > memory_of(x.device):
+        raise InputError(
+            f"{K} samples, {grid} grid steps and {particles} particles need {needed / 2**30:.2g} "
+            "GiB. Lower one, or predict nfd.resnets(feedback='independent'), whose deferred "
+            "networks need far less."
+        )
+
+
+# ---- The scheme of Definition 1: one replicate of the coupled forward-backward SDE
+
+
+# An output beyond this ends a solution.
+_DIVERGED = 1e12
 
 
 class Particles:
-    """One replicate."""
+    """One replicate of the coupled forward-backward SDE, by interacting particles."""
 
     def __init__(
         self,
@@ -244,21 +254,25 @@ class Particles:
         self.eq5 = eq5
         K = len(x)
         self.gram = x @ x.T / x.shape[1]
-        self.h = x.new_zeros(L + 1, M)  # of the present sample
+        # Of the present sample.
+        self.h = x.new_zeros(L + 1, M)
         self.h_T = x.new_zeros(K, M)
         self.phi = x.new_zeros(L + 1, K, M)
         self.slopes = x.new_zeros(L + 1, K, M) if eq5 else None
         self.g = x.new_zeros(L + 1, K, M)
-        self.Z, self.B = (x.new_zeros(L, K, M) for _ in range(2))
-        self.forward, self.backward = ([GrowingCholesky(K) for _ in range(L)] for _ in range(2))
+        self.Z = x.new_zeros(L, K, M)
+        self.B = x.new_zeros(L, K, M)
+        self.forward = [GrowingCholesky(K) for _ in range(L)]
+        self.backward = [GrowingCholesky(K) for _ in range(L)]
         self.diverged_at: int | None = None
         self.Lp = x.new_zeros(K)
         self.outputs = x.new_zeros(K)
         self.u, self.v = self._ends(x.shape[1])
 
     def summary(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Outputs, Sigma and Theta; not-a-number from a divergence on."""
-        Sigma, Theta = (values @ values.transpose(1, 2) / self.M for values in (self.phi, self.g))
+        """Return outputs, Sigma and Theta; not-a-number from a divergence on."""
+        Sigma = self.phi @ self.phi.transpose(1, 2) / self.M
+        Theta = self.g @ self.g.transpose(1, 2) / self.M
         if self.diverged_at is not None:
             for C in (Sigma, Theta):
                 C[:, self.diverged_at :] = torch.nan
@@ -280,9 +294,8 @@ class Particles:
             self._backward(k)
 
     def _forward(self, k: int) -> None:
-        self.h[0] = self.x[k] @ self.u / math.sqrt(self.x.shape[1]) - self._drift(
-            k, self.gram[:k, k], self.g[0]
-        )
+        initial = self.x[k] @ self.u / math.sqrt(self.x.shape[1])
+        self.h[0] = initial - self._drift(k, self.gram[:k, k], self.g[0])
         self._record(0, k)
         products = self.x.new_zeros(0)
         for l in range(1, self.L + 1):  # noqa: E741
@@ -292,14 +305,10 @@ class Particles:
             weights = products[:k]
             if self.slopes is not None and l > 1:
                 # Eq. 5
-                weights = (
-                    weights + self.tau * before[:k] * self._products(self.slopes[l - 1], k)[:k]
-                )
-            self.h[l] = (
-                self.h[l - 1]
-                - self.tau * self._drift(k, weights, self.g[l])
-                + math.sqrt(self.tau) * noise
-            )
+                slopes = self._products(self.slopes[l - 1], k)[:k]
+                weights = weights + self.tau * before[:k] * slopes
+            drift = self._drift(k, weights, self.g[l])
+            self.h[l] = self.h[l - 1] - self.tau * drift + math.sqrt(self.tau) * noise
             self._record(l, k)
 
     def _backward(self, k: int) -> None:
@@ -311,10 +320,10 @@ class Particles:
             weights = products[:k]
             if self.slopes is not None and l < self.L:
                 # Eq. 15
-                weights = weights + self.tau * before[:k] * self._products(self.slopes[l], k)[:k]
-            change = math.sqrt(self.tau) * noise - self.tau * self._drift(
-                k, weights, self.phi[l - 1]
-            )
+                slopes = self._products(self.slopes[l], k)[:k]
+                weights = weights + self.tau * before[:k] * slopes
+            drift = self._drift(k, weights, self.phi[l - 1])
+            change = math.sqrt(self.tau) * noise - self.tau * drift
             self.g[l - 1, k] = self.g[l, k] + self.act.slope(self.h[l - 1]) * change
 
     def _record(self, l: int, k: int) -> None:  # noqa: E741
@@ -323,40 +332,46 @@ class Particles:
             self.slopes[l, k] = self.act.slope(self.h[l])
 
     def _products(self, values: Tensor, k: int) -> Tensor:
-        """Means over particles of value j times value k, j <= k."""
+        """Return means over particles of value j times value k, j <= k."""
         return values[: k + 1] @ values[k] / self.M
 
     def _drift(self, k: int, weights: Tensor, vectors: Tensor) -> Tensor:
-        """``eta_c sum_{i<k} Lp_i weight_i vector_i``."""
+        """Return ``eta_c sum_{i<k} Lp_i weight_i vector_i``."""
         return (self.eta_c * self.Lp[:k] * weights) @ vectors[:k]
 
     def _noise(
         self, factor: GrowingCholesky, normals: Tensor, name: str, layer: int, row: Tensor, k: int
     ) -> Tensor:
+        """Return values of variable k: Gaussians with the covariances ``row``.
+
+        A direction that the variable adds to the factor draws its ``normals``.
+        """
         before = len(factor.kept)
         coefficients = factor.extend(row.cpu().numpy()).to(row)
         if len(factor.kept) > before:
             stream = generator(self.seed, "particle", name, layer, k)
-            normals[before] = torch.randn(1, self.M, generator=stream, dtype=torch.float64)[0].to(
-                self.x
-            )
+            draws = torch.randn(1, self.M, generator=stream, dtype=torch.float64)
+            normals[before] = draws[0].to(self.x)
         return coefficients @ normals[: len(coefficients)]
 
     def _ends(self, d: int) -> tuple[Tensor, Tensor]:
-        """The Gaussians of input and output weights, u [d, M] and v [M], from a scrambled Sobol'
-        sequence: about half the variance of plain draws."""
+        """Draw the Gaussians of input and output weights, u [d, M] and v [M].
+
+        They come from a scrambled Sobol' sequence: about half the variance of plain draws.
+        """
         engine = qmc.Sobol(d + 1, seed=derive(self.seed, "sobol"))
-        balanced = 1 << (self.M - 1).bit_length()  # the sequence is even at powers of two
+        # The sequence is even at powers of two.
+        balanced = 1 << (self.M - 1).bit_length()
         uniform = torch.from_numpy(engine.random(balanced)[: self.M]).clamp(1e-12, 1 - 1e-12)
         both = torch.special.ndtri(uniform).T.contiguous().to(self.x)
         return both[:d], both[d]
 
 
-# ---- The Cholesky factor of a covariance that grows by one variable at a time; what adds nothing
-# is dropped
+# ---- The Cholesky factor of a covariance that grows by one variable at a time
 
 
-_DROPPED = 1e-8  # a direction that adds less than this share of its variance is dropped
+# A direction that adds less than this share of its variance is dropped.
+_DROPPED = 1e-8
 
 
 class GrowingCholesky:
@@ -367,16 +382,15 @@ class GrowingCholesky:
         self.kept: list[int] = []
 
     def extend(self, row: NDArray[np.float64]) -> Tensor:
-        """Coefficients in all directions of a new variable; ``row``: covariances with the others,
-        then its variance.
+        """Add a variable, and return its coefficients in all directions.
+
+        ``row`` holds its covariances with the earlier variables, then its variance.
         """
         k = len(row) - 1
         r = len(self.kept)
-        earlier = (
-            dtrtrs(self.rows[self.kept, :r].T, row[self.kept], lower=0, trans=1)[0]
-            if r
-            else np.zeros(0)
-        )
+        earlier = np.zeros(0)
+        if r:
+            earlier = dtrtrs(self.rows[self.kept, :r].T, row[self.kept], lower=0, trans=1)[0]
         rest = row[k] - earlier @ earlier
         self.rows[k, :r] = earlier
         if rest > _DROPPED * row[k]:

@@ -50,25 +50,31 @@ from nfd.runs.trial import Curves, Observation, Observer, Step, Trial
 from nfd.scaling.base import MakeModel
 from nfd.scaling.optimizers import names_where
 from nfd.scaling.rules import MAX_RATE, check_limit
+from nfd.store import Record
 
 # ---- ``nfd.predict``: how an infinitely wide network trains, from networks of two widths
 
 
 WIDTH = 1024
 REPLICATES = 8
-# how many times narrower the networks are that show the bias of width: fewer add noise, more bend
-# 1/n
+# How many times narrower the networks are that show the bias of width: a smaller factor adds noise,
+# a larger one bends 1/n.
 LEVER = 4
-_RTOL = 0.01  # of the limit in depth, where none is asked for
-_DOUBLINGS = 6  # of the depth, at most
-_SHALLOWEST = 8  # where the base has depth 1
-_MOST_REPLICATES = 1024  # that rtol asks for
-# times as many as may be trained are needed: 8 replicates know that number to a factor of two
+# The tolerance of the limit in depth, where none is asked for.
+_RTOL = 0.01
+# The depth is doubled so often at most, from this depth where the base has depth 1.
+_DOUBLINGS = 6
+_SHALLOWEST = 8
+# ``rtol`` asks for so many replicates at most.
+_MOST_REPLICATES = 1024
+# More replicates do not help where so many times as many as may be trained are needed: 8 replicates
+# know that number to a factor of two.
 _HOPELESS = 4
-# the width at which c/n^2 may be as large as a/n: intervals without it held .87 under Muon at 64
-# over 16
+# The width at which c/n^2 may be as large as a/n: intervals without it held .87 under Muon at 64
+# over 16.
 _BENT = 16
-_PAIRS = 4  # of networks that show the bias of resolution
+# So many pairs of networks show the bias of resolution.
+_PAIRS = 4
 
 
 @undisturbed()
@@ -88,17 +94,16 @@ def predict(
     seed: int = 0,
     sweep: Sweep | None = None,
 ) -> Prediction:
-    """Predict how an infinitely wide network trains: its loss before every step, with 95 %
-    intervals.
+    """Predict the loss of an infinitely wide network before every step, with 95 % intervals.
 
     R networks of width n are trained, and R that are r times narrower. As mean losses follow ``loss
     + a / n``,
 
         loss = loss(n) - bias,    bias = (loss(n / r) - loss(n)) / (r - 1).
 
-    Standard errors come from the spread over seeds. For infinite depth L is doubled from that of
-    the base until ``2 loss_2L - loss_L`` changes by less than ``rtol``. Up to one network in eight
-    that diverges is left out, and ``note`` has the share: numbers are of the others.
+    Standard errors come from the spread over seeds. For infinite depth L is doubled from the base's
+    until ``2 loss_2L - loss_L`` changes by less than ``rtol``. Up to one network in eight that
+    diverges is left out, and ``note`` has the share: numbers are of the remaining networks.
 
     Example::
 
@@ -109,14 +114,15 @@ def predict(
     Args:
         family: an ``nfd.Family``, such as ``nfd.resnets(...)``, or a function of (width, depth).
         task: batches, one update for each, or an ``nfd.Task``.
-        lr: of the base; for ``nfd.resnets`` the paper's ``eta_c``. By default the optimizer's.
+        lr: learning rate of the base; for ``nfd.resnets`` the paper's ``eta_c``. By default the
+            optimizer's.
         depth: L, or ``math.inf`` under a rule with a limit in depth (``"depth-mup"``,
             ``"complete-p"``).
         width: n, a multiple of the base's width; by default 1,024 or the next multiple.
         replicates: how many networks are averaged, R.
         weights: ``"structured"``, ``"deferred"`` or ``"dense"`` (``nfd.defer``). By default
-            structured under optimizers that act on whole matrices (SGD, Muon) and dense under
-            others.
+            structured under optimizers that act on whole matrices (SGD, Muon) and dense under all
+            other ones.
         rtol: the relative standard error that you want; R is doubled until it is met, up to 1,024.
             At infinite depth also how far the last doubling may move losses, by default 0.01.
         outputs: also give the outputs of every step.
@@ -143,34 +149,25 @@ def predict(
     base = (64, 4 if depth == math.inf else int(depth))
     family = as_family(family, base, sample=task.sample, blocks=blocks, roles=roles)
     kind = _weights_of(family, weights, depth)
-    rate = check_real("lr", family.law.default_lr if lr is None else lr, least=0.0, below=MAX_RATE)
+    if lr is None:
+        lr = family.law.default_lr
+    lr = check_real("lr", lr, least=0.0, below=MAX_RATE)
     count = check_count("replicates", replicates, minimum=2, maximum=MOST)
     seed = check_seed(seed)
-    wanted = None if rtol is None else check_real("rtol", rtol, above=0.0)
+    if rtol is not None:
+        rtol = check_real("rtol", rtol, above=0.0)
     widths = _widths_of(family, width)
     # Wide networks may not fit into memory.
     family.check_sizes([family.base[0], 2 * family.base[0]], [family.base[1]])
     depths = _depths_of(family, depth)
     if depth == math.inf:
         family = family.along_one_path(depths[1])
+    outputs = check_flag("outputs", outputs)
     with as_sweep(sweep) as opened:
-        ensembles = Ensembles(
-            family, task, rate, kind, seed, opened, outputs=check_flag("outputs", outputs)
-        )
-        pair = _trained(ensembles, widths, depths, count, wanted)
-        parts = {
-            name: pair.parts(name)
-            for name in (("losses", "judged") if task.eval_batches else ("losses",))
-        }
-        answer: dict[str, Any] = {_name(part): values for part, values in parts["losses"].items()}
-        if task.eval_batches:
-            answer["eval_loss_replicates"] = parts["judged"].pop("replicates")[:, 0]
-            answer["eval_row"] = {part: float(value) for part, value in parts["judged"].items()}
-        if outputs:
-            answer["outputs"], answer["outputs_stderr"] = pair.outputs
-        notes = [*opened.notes(family), *task.notes, *pair.notes]
+        ensembles = Ensembles(family, task, lr, kind, seed, opened, outputs=outputs)
+        pair = _trained(ensembles, widths, depths, count, rtol)
         return Prediction(
-            **answer,
+            **_estimates(pair),
             about=task.about,
             depths=pair.limit.depths,
             extrapolated=pair.limit.extrapolated,
@@ -181,25 +178,38 @@ def predict(
             weights=kind,
             seconds=time.perf_counter() - start,
             seed=seed,
-            note=" ".join(filter(None, notes)),
+            note=" ".join(filter(None, [*opened.notes(family), *task.notes, *pair.notes])),
         )
 
 
+def _estimates(pair: _Pair) -> dict[str, Any]:
+    """Return losses, evaluation loss and outputs of the limit, by the fields of ``Prediction``."""
+    fields: dict[str, Any] = {}
+    for part, values in pair.parts("losses").items():
+        fields[_name(part)] = values
+    if pair.ensembles.task.eval_batches:
+        judged = pair.parts("judged")
+        fields["eval_loss_replicates"] = judged.pop("replicates")[:, 0]
+        fields["eval_row"] = {part: float(value) for part, value in judged.items()}
+    if pair.ensembles.observe:
+        fields["outputs"], fields["outputs_stderr"] = pair.outputs
+    return fields
+
+
 def _weights_of(family: Family, weights: NetworkWeights | None, depth: float) -> NetworkWeights:
-    """Return the kind of weights, which its optimizer must allow, of a family that has a limit at
-    this depth.
+    """Return the kind of weights; refuse one that the family's optimizer does not allow.
+
+    Refuse also a family without a limit at this depth.
     """
     acts_on_matrices = family.law.equivariant
     weights = weights or ("structured" if acts_on_matrices else "dense")
     check_limit(family.rule, depth)
-    if (
-        check_choice("weights", weights, get_args(NetworkWeights)) != "dense"
-        and not acts_on_matrices
-    ):
+    check_choice("weights", weights, get_args(NetworkWeights))
+    if weights != "dense" and not acts_on_matrices:
         raise InputError(
             f"optimizer={family.optimizer!r} acts on every entry of the hidden matrices by itself, "
-            "which is exact for stored weights alone. Use "
-            f"{names_where(lambda other: other.equivariant)}, or weights='dense'."
+            "which is exact only for stored weights. Use "
+            f"{names_where(lambda law: law.equivariant)}, or weights='dense'."
         )
     return weights
 
@@ -207,9 +217,10 @@ def _weights_of(family: Family, weights: NetworkWeights | None, depth: float) ->
 def _widths_of(family: Family, width: int | None) -> tuple[int, int]:
     """Return the widths of wide and of narrow networks, multiples of the base's width."""
     unit = family.base[0]
-    wide = (
-        -(-WIDTH // unit) * unit if width is None else check_count("width", width, maximum=WIDEST)
-    )
+    if width is None:
+        wide = -(-WIDTH // unit) * unit
+    else:
+        wide = check_count("width", width, maximum=WIDEST)
     narrow = max(unit, wide // LEVER // unit * unit)
     if narrow >= wide:
         raise InputError(
@@ -220,9 +231,7 @@ def _widths_of(family: Family, width: int | None) -> tuple[int, int]:
 
 
 def _depths_of(family: Family, depth: float) -> list[int]:
-    """Return the depths that may be trained: one, or for infinite depth those that double from the
-    base's.
-    """
+    """Return the depths that may be trained; for infinite depth they double from the base's."""
     if depth != math.inf:
         return [int(depth)]
     first = family.base[1] if family.base[1] > 1 else _SHALLOWEST
@@ -236,8 +245,8 @@ class _Pair:
     Attributes:
         exact: narrow networks without a resolution, from the seeds with the numbers ``paired``;
             None where networks drop nothing.
-        error: the relative standard error of the wide networks. wanted: the one asked for; None
-            where none was.
+        error: the relative standard error of the wide networks.
+        wanted: the one asked for; None where none was.
     """
 
     ensembles: Ensembles
@@ -256,28 +265,32 @@ class _Pair:
 
     @property
     def used(self) -> Tensor:
-        """Which replicates make the answer, [R]."""
+        """A mask of the replicates that make the answer, [R]."""
         return self.wide.kept & self.narrow.kept
 
     @property
     def ratio(self) -> float:
-        """How many times wider the wide networks are."""
+        """The factor by which the wide networks are wider."""
         return self.widths[0] / self.widths[1]
 
     def parts(self, name: str) -> dict[str, Tensor]:
-        """What ``limit_losses`` says of the losses under this name; not-a-number for replicates
-        that were left out.
+        """Return what ``limit_losses`` finds of the losses under this name.
+
+        Replicates that were left out are not-a-number.
         """
         used = self.used
-        before = self.limit.before(self.wide.at, name)
+        coarse = self.limit.before(self.wide.at, name)
+        if coarse is not None:
+            coarse = coarse[used]
+        shortened = None
+        if self.exact is not None:
+            shortened = _shortened(self.narrow, self.exact, self.paired, name)
         parts = limit_losses(
             self.wide.of(name)[used],
             self.narrow.of(name)[used],
             self.ratio,
-            coarse=None if before is None else before[used],
-            shortened=None
-            if self.exact is None
-            else _shortened(self.narrow, self.exact, self.paired, name),
+            coarse=coarse,
+            shortened=shortened,
             bend=min(1.0, _BENT / self.widths[1]),
         )
         of_used = parts["replicates"]
@@ -331,10 +344,10 @@ def _trained(
 def _wide_networks(
     ensembles: Ensembles, width: int, depths: Sequence[int], count: int, wanted: float | None
 ) -> tuple[Networks, float]:
-    """Train wide networks, more until the relative standard error is ``wanted``; also return that
-    error.
+    """Train wide networks, more until the relative standard error is ``wanted``.
 
-    Stops where that would take more networks than may be trained: then none of them would help.
+    Stops where that would take more networks than may be trained: then more would not help. Also
+    returns the error.
     """
     while True:
         at = cache(lambda L, count=count: ensembles.train(width, L, range(count)))
@@ -351,7 +364,7 @@ def _wide_networks(
 
 
 def _needed(count: int, error: float, wanted: float) -> float:
-    """How many networks have the error ``wanted``, where ``count`` have ``error``."""
+    """Return how many networks have the error ``wanted``, where ``count`` have ``error``."""
     return count * (error / wanted) ** 2
 
 
@@ -359,11 +372,9 @@ def _shortfall(ensembles: Ensembles, wide: Networks, error: float, wanted: float
     """A sentence on an error that is larger than wanted."""
     needed = _needed(wide.count, error, wanted)
     most = ensembles.most(wide)
-    bound = (
-        f"at most {most:,} are trained"
-        if most == _MOST_REPLICATES
-        else f"memory has room for {most:,}"
-    )
+    bound = f"memory has room for {most:,}"
+    if most == _MOST_REPLICATES:
+        bound = f"at most {most:,} are trained"
     return (
         f"The standard error is {error:.2g} of the losses, above rtol={wanted:g}, for which about "
         f"{needed:,.0f} replicates would be needed; {bound}. Raise width, rtol or replicates."
@@ -371,18 +382,19 @@ def _shortfall(ensembles: Ensembles, wide: Networks, error: float, wanted: float
 
 
 def _shortened(narrow: Networks, exact: Networks, numbers: Sequence[int], name: str) -> Tensor:
-    """By how much a resolution moved the losses of the narrow networks with these numbers,
-    ``[pairs, K]``.
+    """Return by how much a resolution moved the losses of narrow networks, ``[pairs, K]``.
+
+    ``numbers`` are the rows of the narrow networks that ``exact`` trained without a resolution.
     """
     moved = narrow.of(name)[numbers] - exact.of(name)
     trained = [row for row in range(len(numbers)) if row not in exact.divergences.steps]
-    return moved[trained] if len(trained) > 1 else moved
+    if len(trained) > 1:
+        return moved[trained]
+    return moved
 
 
 def _no_bias(narrow: Networks, width: int) -> str:
-    """A sentence on the bias of width where too many narrow networks diverged; empty where it is
-    known.
-    """
+    """A sentence on the bias of width, if too many narrow networks diverged; empty otherwise."""
     if narrow.divergences.end is None:
         return ""
     return (
@@ -392,9 +404,7 @@ def _no_bias(narrow: Networks, width: int) -> str:
 
 
 def _no_resolution_bias(exact: Networks) -> str:
-    """A sentence on the bias of the resolution where fewer than two pairs show it; empty where it
-    is known.
-    """
+    """A sentence on the bias of the resolution, if it is unknown; empty otherwise."""
     if exact.count - len(exact.divergences.steps) > 1:
         return ""
     return (
@@ -404,7 +414,7 @@ def _no_resolution_bias(exact: Networks) -> str:
 
 
 def _name(part: str) -> str:
-    """What a part of the losses is called in a ``Prediction``."""
+    """Return the field of ``Prediction`` that holds a part of the losses."""
     return "loss" if part == "value" else f"loss_{part}"
 
 
@@ -438,21 +448,22 @@ class Prediction:
             out are not-a-number.
         outputs, outputs_stderr: [steps, batch, C], the mean outputs before every step and their
             standard errors, where they were asked for; else None.
-        eval_row: the mean evaluation loss after the last step, as the rows of ``table`` have that
-            of a step; None without evaluation data. At infinite depth it is the floor of the law of
-            size. ``eval_loss`` is its value, ``eval_interval`` its interval. eval_loss_replicates:
-            [replicates], as ``loss_replicates``.
+        eval_row: the mean evaluation loss after the last step, as a row of ``table``; None without
+            evaluation data. At infinite depth it is the floor of the law of size. ``eval_loss`` is
+            its value, ``eval_interval`` its interval.
+        eval_loss_replicates: [replicates], as ``loss_replicates``.
         about: how the batches were read: their number, samples and shape, in words.
         depths: depths that were trained; the last two are extrapolated when ``depth`` is infinite.
-        extrapolated: whether they were; otherwise all numbers are those of the last of ``depths``.
-        width, replicates: of the wide networks. narrow_width: of the networks that estimate the
-            bias.
+        extrapolated: whether they were; otherwise all numbers are of the last of ``depths``.
+        width, replicates: of the wide networks.
+        narrow_width: of the networks that estimate the bias.
         converged: at infinite depth, whether the last doubling of the depth moved the extrapolated
             losses by less than ``rtol``, and noise is small enough to see it. At a finite depth it
             is True unless training diverged. It says nothing of the convergence in width, which the
             intervals include.
         weights: "structured", "deferred" or "dense".
-        seconds: time of the prediction. seed: of its networks.
+        seconds: time of the prediction.
+        seed: of its networks.
         note: limitations of the answer, in words; empty if there are none.
 
     Example::
@@ -504,18 +515,21 @@ class Prediction:
     @property
     def eval_loss(self) -> float | None:
         """The mean evaluation loss after the last step; None without evaluation data."""
-        return None if self.eval_row is None else self.eval_row["value"]
+        if self.eval_row is None:
+            return None
+        return self.eval_row["value"]
 
     @property
     def eval_interval(self) -> Interval | None:
-        """The same with its error and 95 % interval."""
-        return None if self.eval_row is None else _interval(self.eval_row)
+        """The evaluation loss with its error and 95 % interval; None without evaluation data."""
+        if self.eval_row is None:
+            return None
+        return _interval(self.eval_row)
 
     def __str__(self) -> str:
-        trained = ", ".join(map(str, self.depths))
-        depth = (
-            f"infinite depth, from {trained}" if self.extrapolated else f"depth {self.depths[-1]}"
-        )
+        depth = f"depth {self.depths[-1]}"
+        if self.extrapolated:
+            depth = f"infinite depth, from {', '.join(map(str, self.depths))}"
         table = table_of(
             "", "loss [95 % interval]", f"bias of width {self.width:,}, subtracted, +- its error"
         )
@@ -524,14 +538,7 @@ class Prediction:
             rows.append(("evaluation, after the last step", self.eval_row))
         for k in dict.fromkeys((0, len(self.loss) - 1, len(rows) - 1)):
             name, row = rows[k]
-            bias = (
-                f"{row['bias']:+.4f} +- {row['bias_stderr']:.4f}"
-                if math.isfinite(row["bias"])
-                else "not known"
-            )
-            table.add_row(
-                name, _interval(row).unsigned if math.isfinite(row["value"]) else "diverged", bias
-            )
+            table.add_row(name, _loss_in_words(row), _bias_in_words(row))
         networks = (
             f"{self.replicates} networks of width {self.width:,} ({self.weights} weights) and "
             f"{self.replicates} of width {self.narrow_width:,}, {self.seconds:.1f} s."
@@ -542,9 +549,9 @@ class Prediction:
             "resolution": rms(self.loss_resolution_bias),
             "depth": rms(self.loss_depth_error),
         }
-        there = ", ".join(f"{name} {size:.1e}" for name, size in parts.items() if size)
+        sizes = ", ".join(f"{name} {size:.1e}" for name, size in parts.items() if size)
         head = f"Infinitely wide network, {depth}, {self.about}"
-        error = f"Parts of the error of the losses (RMS over steps): {there}."
+        error = f"Parts of the error of the losses (RMS over steps): {sizes}."
         return "\n".join(filter(None, (head, as_text(table, 150), error, networks, self.note)))
 
     __repr__ = __str__
@@ -554,11 +561,23 @@ def _interval(row: Mapping[str, Any]) -> Interval:
     return Interval(row["value"], row["stderr"], row["low"], row["high"])
 
 
+def _loss_in_words(row: Mapping[str, Any]) -> str:
+    if not math.isfinite(row["value"]):
+        return "diverged"
+    return _interval(row).unsigned
+
+
+def _bias_in_words(row: Mapping[str, Any]) -> str:
+    if not math.isfinite(row["bias"]):
+        return "not known"
+    return f"{row['bias']:+.4f} +- {row['bias_stderr']:.4f}"
+
+
 # ---- Limits in depth: ``2 f_2L - f_L`` where doubling L shows convergence, and plain words where
 # it does not
 
 
-# a change that keeps this share when the depth doubles is not converging (1/L would keep 1/2)
+# A change that keeps this share when the depth doubles is not converging (1/L would keep 1/2).
 _SHRINKS = 0.8
 
 
@@ -567,9 +586,10 @@ class Limit:
     """Which depths were trained, and whether the last two are extrapolated.
 
     Attributes:
-        depths: ascending; the last is the deepest. extrapolated: whether values are ``2 f_2L -
-            f_L``.
-        converged: whether the limit was reached. note: what to say.
+        depths: ascending; the last is the deepest.
+        extrapolated: whether values are ``2 f_2L - f_L``.
+        converged: whether the limit was reached.
+        note: what to say.
     """
 
     depths: tuple[int, ...]
@@ -583,17 +603,16 @@ class Limit:
         return self.depths[-2:] if self.extrapolated else self.depths[-1:]
 
     def of(self, ensemble_at: Callable[[int], Ensemble], name: str = "losses") -> Tensor:
-        """The limit of what ensembles at depths hold under this name."""
+        """Return the limit of what ensembles at depths hold under this name."""
         deep: Tensor = getattr(ensemble_at(self.depths[-1]), name)
-        return (
-            extrapolated(getattr(ensemble_at(self.depths[-2]), name), deep)
-            if self.extrapolated
-            else deep
-        )
+        if not self.extrapolated:
+            return deep
+        return extrapolated(getattr(ensemble_at(self.depths[-2]), name), deep)
 
     def before(self, ensemble_at: Callable[[int], Ensemble], name: str) -> Tensor | None:
-        """The limit one doubling ago, which shows the error of depth; None where nothing was
-        extrapolated.
+        """Return the limit one doubling ago, which shows the error of depth.
+
+        None where nothing was extrapolated.
         """
         if not self.extrapolated:
             return None
@@ -603,29 +622,30 @@ class Limit:
 
 
 def extrapolated(shallow: Tensor, deep: Tensor) -> Tensor:
-    """``2 f_2L - f_L`` of anything at depths, or widths, L and 2L: its limit where it goes to it as
-    1/L.
+    """Return ``2 f_2L - f_L`` of values at depths, or widths, L and 2L.
+
+    It is the limit of what converges as 1/L.
     """
     return 2 * deep - shallow
 
 
 def to_limit(ensemble_at: Callable[[int], Ensemble], depths: Sequence[int], rtol: float) -> Limit:
-    """The limit by ``to_infinity`` where several depths are given, and otherwise the networks of
-    the only one.
+    """Find the limit by ``to_infinity`` where several depths are given.
+
+    The limit of one depth is its ensemble itself.
     """
     if len(depths) > 1:
         return to_infinity(ensemble_at, depths, rtol)
-    here = ensemble_at(depths[0])
-    diverged = divergences([here]).end is not None
-    return Limit((here.depth,), False, not diverged, _divergence([here]) if diverged else "")
+    ensemble = ensemble_at(depths[0])
+    if divergences([ensemble]).end is not None:
+        return Limit((ensemble.depth,), False, False, _divergence([ensemble]))
+    return Limit((ensemble.depth,), False, True)
 
 
 def to_infinity(
     ensemble_at: Callable[[int], Ensemble], depths: Sequence[int], rtol: float
 ) -> Limit:
-    """Double the depth until the extrapolation moves by less than rtol, or the changes do not
-    shrink.
-    """
+    """Double the depth until the limit moves by less than rtol, or changes do not shrink."""
     ensembles = list[Ensemble]()
     changes = list[Magnitude]()
 
@@ -639,10 +659,12 @@ def to_infinity(
             return ended(False, False, _divergence(ensembles))
         if len(ensembles) > 1:
             changes.append(_change((ensembles[-1].losses - ensembles[-2].losses)[diverged.kept]))
-        if len(changes) > 1 and (
-            _stays(*changes[-2:]) or (depth == depths[-1] and _stays(changes[0], changes[-1]))
-        ):
-            return ended(False, False, _no_limit(ensembles, changes))
+        if len(changes) > 1:
+            stays = _stays(*changes[-2:])
+            if depth == depths[-1]:
+                stays = stays or _stays(changes[0], changes[-1])
+            if stays:
+                return ended(False, False, _no_limit(ensembles, changes))
         if len(ensembles) > 2:
             shallow, middle, deep = (e.losses[diverged.kept] for e in ensembles[-3:])
             moved = _change(extrapolated(middle, deep) - extrapolated(shallow, middle))
@@ -724,11 +746,10 @@ def limit_losses(
     shortened: Tensor | None = None,
     bend: float = 0.0,
 ) -> dict[str, Tensor]:
-    """The losses of the limit from losses ``[R, K]`` of wide networks and of others ``ratio`` times
-    narrower.
+    """Estimate losses of the limit from losses ``[R, K]`` of wide and of narrow networks.
 
-    Where the narrow ones diverged, the loss is that of the wide ones, and its interval
-    not-a-number.
+    The narrow ones are ``ratio`` times narrower. Where they diverged, the loss is the one of the
+    wide networks, and its interval not-a-number.
 
     Args:
         coarse: losses of the same wide networks by the extrapolation in depth before the last one.
@@ -736,19 +757,21 @@ def limit_losses(
             of the sum of both squares.
         shortened: losses ``[pairs, K]`` of some of the narrow networks less those without a
             resolution: its bias is a third such error. None where networks have no resolution.
-        bend: the share of the bias by which it may be wrong, as the mean loss is not ``loss + a/n``
-            alone.
+        bend: the share of the bias by which it may be wrong, as the mean loss is not only ``loss +
+            a/n``.
 
     Returns:
-        By the names in ``PARTS`` ``[K]`` each: of ``width`` the bias, which is subtracted, of the
-        resolution the one that is not; ``sampling_error`` is the standard error of the wide
-        networks alone, ``depth_error`` how far the last doubling of the depth moved the losses. As
+        By the names in ``PARTS`` ``[K]`` each: ``bias`` of width is subtracted, and
+        ``resolution_bias`` is not; ``sampling_error`` is the standard error of only the wide
+        networks, ``depth_error`` how far the last doubling of the depth moved the losses. As
         ``replicates`` the losses by single replicates, ``[R, K]``.
     """
     lever = ratio - 1
     value = wide.mean(0)
     variance = stderr(wide).square()
-    moved = torch.zeros_like(value) if coarse is None else value - coarse.mean(0)
+    moved = torch.zeros_like(value)
+    if coarse is not None:
+        moved = value - coarse.mean(0)
     if shortened is None:
         shortened = torch.zeros_like(narrow[:2])
     resolution = shortened.mean(0), stderr(shortened)
@@ -772,19 +795,22 @@ def limit_losses(
     return dict(zip(PARTS, parts, strict=True)) | {"replicates": wide - (narrow - wide) / lever}
 
 
-# ---- Networks of one width and depth, trained alike from seeds of their own: what the limits are
-# made of
+# ---- Networks of one width and depth that differ only in their seeds
 
 
-_SHARE = 0.8  # of the memory that networks may take
-_COPIES = 4  # of the losses and outputs that are held at a time
-# of the networks: so few that diverge are left out, one of the eight that are trained by default
+# The share of the memory that networks may take.
+_SHARE = 0.8
+# So many copies of losses and outputs are held at a time.
+_COPIES = 4
+# The share of networks that may diverge and be left out: one of the eight that are trained by
+# default.
 _RARE = 1 / 8
 # A diverging loss goes 1, 80, 1e33, not-a-number (ReLU, depth 64). Networks that train never come
 # near these bounds: the squared error before training, chi-squared with one degree of freedom, is
-# 1,000 times its median once in 1e100.
-_OUTLIER = 1e3  # a loss over the others of its step, and over the first
-# a loss over the first, where all diverge alike; the first is of order 1/n where targets are zero
+# 1,000 times its median once in 1e100. The first bound is relative to the other losses of a step
+# and to the first ones. The second is relative to the first ones, for networks that all diverge
+# alike; first losses are of order 1/n where targets are zero.
+_OUTLIER = 1e3
 _HUGE = 1e9
 # The chance that a prediction counts a network as leaving whose loss is log-normal, as in
 # tests/test_divergence.py.
@@ -815,8 +841,8 @@ class Ensemble:
     """What R networks gave, not-a-number after a divergence.
 
     Attributes:
-        losses: ``[R, steps]``, before each update. judged: evaluation losses ``[R, 1]``, or ``[R,
-            0]``.
+        losses: ``[R, steps]``, before each update.
+        judged: evaluation losses ``[R, 1]``, or ``[R, 0]``.
         outputs: ``[R, steps, b, C]``, where they were asked for.
         divergences: for every network that diverged, by its row, the step at which it did.
     """
@@ -834,7 +860,8 @@ class Networks:
     """The networks of one width.
 
     Attributes:
-        depths: those at which a network must have trained to be kept. at: the ensemble of a depth.
+        depths: a network must have trained at each of them to be kept.
+        at: the ensemble of a depth.
     """
 
     limit: Limit
@@ -842,17 +869,17 @@ class Networks:
     at: Callable[[int], Ensemble]
 
     def of(self, name: str) -> Tensor:
-        """The limit of what they hold under this name, [R, ...]."""
+        """Return the limit of what they hold under this name, [R, ...]."""
         return self.limit.of(self.at, name)
 
     @property
     def count(self) -> int:
-        """How many they are, R."""
+        """The number of networks, R."""
         return len(self.at(self.depths[-1]).losses)
 
     @property
     def divergences(self) -> Divergences:
-        """Those that diverged at one of the depths."""
+        """The networks that diverged at one of the depths."""
         return divergences([self.at(depth) for depth in self.depths])
 
     @property
@@ -862,7 +889,7 @@ class Networks:
 
     @property
     def kept(self) -> Tensor:
-        """Which of them make the answer, [R]."""
+        """A mask of the networks that make the answer, [R]."""
         return self.divergences.kept
 
     @property
@@ -877,7 +904,9 @@ class Networks:
         steps = {row: step for row, step in diverged.steps.items() if not diverged.kept[row]}
         if not steps:
             return ""
-        before = "" if diverged.end is None else f" before step {diverged.end}"
+        before = ""
+        if diverged.end is not None:
+            before = f" before step {diverged.end}"
         return (
             f"{self._counted(steps)}: the answer{before} leaves them out. It and its interval are "
             "of networks that do not diverge, and hold if none does at infinite width."
@@ -899,8 +928,8 @@ class Divergences:
     """Which networks diverged, and when.
 
     Attributes:
-        steps: for every network that diverged, by its row, the first step at which it did. count:
-            of all networks, R.
+        steps: for every network that diverged, by its row, the first step at which it did.
+        count: of all networks, R.
     """
 
     steps: Mapping[int, int]
@@ -908,17 +937,18 @@ class Divergences:
 
     @property
     def end(self) -> int | None:
-        """The step at which more have diverged than may be left out; None where so many never
-        do.
-        """
+        """The step at which more have diverged than may be left out; None where that never is."""
         in_order = sorted(self.steps.values())
         few = int(_RARE * self.count)
-        return in_order[few] if len(in_order) > few else None
+        if len(in_order) <= few:
+            return None
+        return in_order[few]
 
     @property
     def kept(self) -> Tensor:
-        """Which networks make the answer, [R]: all but the few that diverged before too many
-        had.
+        """A mask of the networks that make the answer, [R].
+
+        It leaves out the few that diverged before too many had.
         """
         end = self.end
         kept = torch.ones(self.count, dtype=torch.bool)
@@ -928,7 +958,7 @@ class Divergences:
 
 
 def divergences(ensembles: Sequence[Ensemble]) -> Divergences:
-    """The networks that diverged at any of these depths, with the first step at which they did."""
+    """List the networks that diverged at any of these depths, with the first step of each."""
     steps = dict[int, int]()
     for ensemble in ensembles:
         for row, step in ensemble.divergences.items():
@@ -937,25 +967,27 @@ def divergences(ensembles: Sequence[Ensemble]) -> Divergences:
 
 
 def first_divergences(losses: Tensor, judged: Tensor) -> dict[int, int]:
-    """The step at which each network diverged that did, by its row: the number of steps where it
-    was the evaluation.
+    """Find the step at which networks diverged, by row of each that did.
 
-    A loss that is not a number is a divergence. So is one that has left those of the other networks
-    and the first ones far behind, and one that leaves the other networks and does not come back.
-    Losses [R, steps], judged [R, 0 or 1].
+    It is the number of steps where the evaluation loss diverged.
+
+    A loss that is not a number is a divergence. So is one out of all proportion to the losses of
+    the other networks and to the first ones, and one that leaves the other networks and does not
+    come back. Losses [R, steps], judged [R, 0 or 1].
     """
     sizes = torch.cat([losses, judged], 1).abs()
-    diverged = _far_behind(sizes) | _leaving(sizes)
-    return {
-        row: int(diverged[row].nonzero()[0])
-        for row in range(len(losses))
-        if bool(diverged[row].any())
-    }
+    diverged = _out_of_proportion(sizes) | _leaving(sizes)
+    first_steps = dict[int, int]()
+    for row in range(len(losses)):
+        if bool(diverged[row].any()):
+            first_steps[row] = int(diverged[row].nonzero()[0])
+    return first_steps
 
 
-def _far_behind(sizes: Tensor) -> Tensor:
-    """Which losses ``[R, K]`` are out of all proportion to others of their step and to the first,
-    or not a number.
+def _out_of_proportion(sizes: Tensor) -> Tensor:
+    """Mark losses ``[R, K]`` that are out of all proportion, or not a number.
+
+    They are compared with the other losses of their step, and with the first ones.
     """
     ordered = sizes.nan_to_num(nan=math.inf).sort(0).values
     # Without the few that may be left out.
@@ -966,18 +998,18 @@ def _far_behind(sizes: Tensor) -> Tensor:
 
 
 def _leaving(sizes: Tensor) -> Tensor:
-    """Which losses ``[R, K]`` are of networks that leave the others for good: from some step to the
-    end.
+    """Mark losses ``[R, K]`` of networks from the step at which they leave the other networks.
 
-    A large loss that training brings back is part of the mean.
+    They have left for good: a large loss that training brings back is part of the mean.
     """
     outside = ~(sizes < _beyond_chance(sizes))
     return outside.flip(1).int().cumprod(1).flip(1).bool()
 
 
 def _beyond_chance(sizes: Tensor) -> Tensor:
-    """From which loss on networks have left the others of a step, [K], by losses ``[R, K]``;
-    infinite where none has.
+    """Find the loss from which on networks have left the others of a step, [K].
+
+    It is infinite where none has left. ``sizes`` are absolute losses ``[R, K]``.
 
     Of losses in ascending order it is the first that meets two conditions. It is larger than all
     smaller ones together, and than all of the first step: the mean would be its own. And smaller
@@ -998,13 +1030,14 @@ def _beyond_chance(sizes: Tensor) -> Tensor:
     sums = ordered.cumsum(0)[half:-1]
     first_sum = sizes[:, 0].nan_to_num(posinf=0.0).sum()
     outweighs = ordered[half + 1 :] > torch.maximum(sums, first_sum)
-    left = torch.where(is_unpredicted & outweighs & (median > 0), ordered[half + 1 :], math.inf)
+    has_left = is_unpredicted & outweighs & (median > 0)
+    bounds = torch.where(has_left, ordered[half + 1 :], math.inf)
     never = sizes.new_full((1, steps), math.inf)
-    return torch.cat([never, left]).min(0).values
+    return torch.cat([never, bounds]).min(0).values
 
 
 class Ensembles:
-    """The networks of a family at one rate; what a sweep holds is not trained again."""
+    """The networks of a family at one learning rate; a sweep keeps what was trained."""
 
     def __init__(
         self,
@@ -1024,68 +1057,88 @@ class Ensembles:
         self.seed = seed
         self.sweep = sweep
         self.observe: tuple[Observer, ...] = (Outputs(),) if outputs else ()
-        # None where they drop nothing
+        # None where they drop nothing.
         self.resolution = family.resolution if weights == "structured" else None
 
     def train(
         self, width: int, depth: int, numbers: Sequence[int], *, exact: bool = False
     ) -> Ensemble:
-        """The ensemble of the seeds with these numbers, or of others of these seeds without a
-        resolution.
-        """
+        """Train the seeds with these numbers; ``exact`` networks have no resolution."""
         self._check_memory(width, depth)
         seeds = [derive(self.seed, "replicate", width, number) for number in numbers]
         resolution = None if exact else self.resolution
-        more: dict[str, Any] = {
-            "weights": self.weights,
-            "resolution": resolution,
-            "observe": self.observe,
-        }
-        trials = [
-            Trial(self.family, self.task, width, depth, seed, self.lr, **more) for seed in seeds
-        ]
+        trials = list[Trial]()
+        for seed in seeds:
+            trial = Trial(
+                self.family,
+                self.task,
+                width,
+                depth,
+                seed,
+                self.lr,
+                weights=self.weights,
+                resolution=resolution,
+                observe=self.observe,
+            )
+            trials.append(trial)
         label = f"width {width}, depth {depth}"
         records = self.sweep.run_all({label: trials}, label)[label]
         curves = [self.sweep.curves(trial) for trial in trials]
-        losses = [curve["loss"] for curve in curves]
-        outcomes = {seed: tuple(loss.tolist()) for seed, loss in zip(seeds, losses, strict=True)}
+        outcomes = {
+            seed: tuple(curve["loss"].tolist()) for seed, curve in zip(seeds, curves, strict=True)
+        }
         check_seeds_differ((width, depth), "losses", outcomes, only_if_all=True)
+        return self._ensemble(width, depth, records, curves)
+
+    def _ensemble(
+        self,
+        width: int,
+        depth: int,
+        records: Sequence[Record],
+        curves: Sequence[Mapping[str, Tensor]],
+    ) -> Ensemble:
+        """Stack what trials recorded, not-a-number after a divergence."""
         steps = self.task.steps
-        judged = [
-            [record.metrics["test_loss"]] if "test_loss" in record.metrics else []
-            for record in records
-        ]
-        padded = torch.stack([_padded(loss.double(), steps) for loss in losses])
-        evaluated = torch.tensor(judged, dtype=torch.float64)
-        ends = first_divergences(padded, evaluated)
+        losses = torch.stack([_padded(curve["loss"].double(), steps) for curve in curves])
+        test_losses = list[list[float]]()
+        for record in records:
+            has_test_loss = "test_loss" in record.metrics
+            test_losses.append([record.metrics["test_loss"]] if has_test_loss else [])
+        judged = torch.tensor(test_losses, dtype=torch.float64)
         outputs = None
         if self.observe:
-            shapes = [record.observed[0] for record in records]
-            flat = [curve["outputs"].double() for curve in curves]
-            outputs = torch.stack(
-                [_padded(o.view(-1, *shape), steps) for o, shape in zip(flat, shapes, strict=True)]
-            )
-        for row, step in ends.items():
-            padded[row, step:] = math.nan
-            evaluated[row] = math.nan
+            rows = list[Tensor]()
+            for record, curve in zip(records, curves, strict=True):
+                shape = record.observed[0]
+                rows.append(_padded(curve["outputs"].double().view(-1, *shape), steps))
+            outputs = torch.stack(rows)
+        first_steps = first_divergences(losses, judged)
+        for row, step in first_steps.items():
+            losses[row, step:] = math.nan
+            judged[row] = math.nan
             if outputs is not None:
                 outputs[row, step:] = math.nan
-        return Ensemble(width, depth, padded, evaluated, outputs, ends)
+        return Ensemble(width, depth, losses, judged, outputs, first_steps)
 
     def most(self, networks: Networks) -> int:
-        """How many networks may be trained: so many that what these hold of each, at all depths,
-        fits into memory.
+        """Return how many networks may be trained.
+
+        So many that what these hold of each, at all depths, fits into memory.
         """
-        ensembles = [networks.at(depth) for depth in networks.depths]
-        tensors = [t for e in ensembles for t in (e.losses, e.judged, e.outputs) if t is not None]
-        held = sum(t.numel() * t.element_size() for t in tensors) / networks.count
+        total = 0
+        for depth in networks.depths:
+            ensemble = networks.at(depth)
+            for tensor in (ensemble.losses, ensemble.judged, ensemble.outputs):
+                if tensor is not None:
+                    total += tensor.numel() * tensor.element_size()
+        held = total / networks.count
         # The narrow networks hold as much at most, and so do means, copies and what the sweep
         # keeps.
         room = _SHARE * memory_of(torch.device("cpu")) / (_COPIES * held)
         return max(networks.count, min(_MOST_REPLICATES, int(room)))
 
     def _check_memory(self, width: int, depth: int) -> None:
-        """InputError where a network of this size would not fit into the memory of the machine.
+        """Raise InputError where a network of this size would not fit into memory.
 
         A hidden matrix holds ``m n`` numbers, as many for its gradient and for each state of the
         optimizer; unstored, as many vectors of both sides as rows passed through it, twice for
@@ -1103,16 +1156,17 @@ class Ensembles:
         sides = (
             sum(shape[0] + math.prod(shape[1:]) for shape in shapes) / n / blocks * width * depth
         )
-        dense = (2 + self.family.law.states) * area
-        held = {"dense": dense, "structured": sides * rows, "deferred": 2 * sides * rows}[
-            self.weights
-        ]
+        held = {
+            "dense": (2 + self.family.law.states) * area,
+            "structured": sides * rows,
+            "deferred": 2 * sides * rows,
+        }[self.weights]
         needed = 4 * (held + 2 * sides * rows / self.task.steps)
-        there = _SHARE * memory_of(torch.device(self.sweep.device or self.task.device))
-        if needed > there:
+        room = _SHARE * memory_of(torch.device(self.sweep.device or self.task.device))
+        if needed > room:
             raise InputError(
                 f"a network of width {width:,} and depth {depth} with {self.weights} weights needs "
-                f"{needed / 2**30:.3g} GiB, and {there / 2**30:.3g} GiB may be used. Take a "
+                f"{needed / 2**30:.3g} GiB, and {room / 2**30:.3g} GiB may be used. Take a "
                 "smaller width, depth or batch, or fewer steps."
             )
 

@@ -1,6 +1,4 @@
-"""``nfd.InfiniteDepthKernel``: the infinite-depth kernels for scikit-learn's Gaussian processes,
-ridge and SVC.
-"""
+"""``nfd.InfiniteDepthKernel``: infinite-depth kernels for scikit-learn's estimators."""
 
 from __future__ import annotations
 
@@ -20,12 +18,11 @@ Array = NDArray[np.float64]
 
 
 class InfiniteDepthKernel(Kernel):  # type: ignore[misc]
-    """Kernel of the infinitely wide and deep residual network, with the horizon T as its
-    hyperparameter.
+    """Kernel of the infinitely wide and deep residual network; T is its hyperparameter.
 
-    ``theta`` is ``log T``, and ``dK/dlog T = T dK/dT`` comes from the equations of
-    ``nfd.limits.kernels``. It combines with scikit-learn's kernels (``ConstantKernel() *
-    InfiniteDepthKernel() + WhiteKernel()``).
+    It is for Gaussian processes, ridge and SVC. ``theta`` is ``log T``, and ``dK/dlog T = T dK/dT``
+    comes from the equations of ``nfd.limits.kernels``. It combines with scikit-learn's
+    kernels (``ConstantKernel() * InfiniteDepthKernel() + WhiteKernel()``).
 
     Args:
         kind: ``"nngp"``, ``"ntk"`` or ``"independent-feedback"``, as in ``nfd.kernel``.
@@ -66,8 +63,9 @@ class InfiniteDepthKernel(Kernel):  # type: ignore[misc]
         return Hyperparameter("horizon", "numeric", self.horizon_bounds)
 
     def __call__(self, X: Any, Y: Any = None, eval_gradient: bool = False) -> Any:
-        """``[N, M]`` Gram matrix and, if asked for, its gradient in ``theta``, ``[N, N, 0 or
-        1]``.
+        """Return the Gram matrix ``[N, M]`` and, if asked for, its gradient in ``theta``.
+
+        The gradient is ``[N, N, 1]``, or ``[N, N, 0]`` where the horizon is fixed.
         """
         check_detached("X", X)
         check_detached("Y", Y)
@@ -80,23 +78,22 @@ class InfiniteDepthKernel(Kernel):  # type: ignore[misc]
                 "eval_gradient is for Y=None: the gradient is that of the Gram matrix of X."
             )
         second = None if Y is None else checked_inputs("Y", Y, self.device)
-        K, slope, _ = gram_matrix(
-            checked_inputs("X", X, self.device), second, slopes=eval_gradient, **self._choice()
-        )
+        first = checked_inputs("X", X, self.device)
+        K, dK_dT, _ = gram_matrix(first, second, slopes=eval_gradient, **self._choice())
         if not eval_gradient:
             return K.cpu().numpy()
-        if slope is None or self.hyperparameter_horizon.fixed:
+        if dK_dT is None or self.hyperparameter_horizon.fixed:
             return K.cpu().numpy(), np.empty((len(K), len(K), 0))
-        return K.cpu().numpy(), (self.horizon * slope)[:, :, None].cpu().numpy()
+        return K.cpu().numpy(), (self.horizon * dK_dT)[:, :, None].cpu().numpy()
 
     def diag(self, X: Any) -> Array:
-        """``K(x, x)`` of every row, [N]."""
+        """Return ``K(x, x)`` of every row, [N]."""
         check_detached("X", X)
         with undisturbed():
             return diagonal(checked_inputs("X", X, self.device), **self._choice()).cpu().numpy()
 
     def is_stationary(self) -> bool:
-        """False: it sees norms and angles, not differences."""
+        """Return False: it sees norms and angles, not differences."""
         return False
 
     def __repr__(self) -> str:
