@@ -121,9 +121,11 @@ class Alert:
     def __str__(self) -> str:
         if self.tensors:
             return f"step {self.step}: {self.reason}. {self.remedy}"
-        expected = f", expected {self.band}" if self.band else ""
-        since = f" since step {self.since}" if self.since < self.step else ""
-        what = f"{self.layer or 'the network'}: {self.meter} is {self.value:.3g}{expected}{since}"
+        what = f"{self.layer or 'the network'}: {self.meter} is {self.value:.3g}"
+        if self.band:
+            what += f", expected {self.band}"
+        if self.since < self.step:
+            what += f" since step {self.since}"
         return f"step {self.step}: {what}: {self.reason}. {self.remedy}"
 
 
@@ -153,12 +155,16 @@ class _Snapshot:
         changed = {None, *(j.row.layer for j in self.all if j.row.meter == CHANGE)}
         self.rows: dict[str, list[_Judged]] = {CHANGE: [], _ADDED: [], _WEIGHT: []}
         for j in self.all:
-            in_place = j.row.meter == _SPECTRAL and j.row.layer not in changed
-            self.rows.setdefault(CHANGE if in_place else j.row.meter, []).append(j)
+            meter = j.row.meter
+            # It stands in for the change of a layer that has none.
+            if meter == _SPECTRAL and j.row.layer not in changed:
+                meter = CHANGE
+            self.rows.setdefault(meter, []).append(j)
 
     def outside(self, meter: str) -> list[_Judged]:
         """The layers that are outside of their bands at the second look."""
-        return [j for j in self.rows[meter] if j.looks > 1 and j.row.layer is not None]
+        layers = [j for j in self.rows[meter] if j.row.layer is not None]
+        return [j for j in layers if j.looks > 1]
 
     def leans(self, meter: str, sign: int) -> bool:
         """Whether more than half of several layers lean to one side."""
@@ -169,12 +175,16 @@ class _Snapshot:
     def shrunk(self) -> list[_Judged]:
         """The weight furthest from its band, where most weights are too small."""
         moved = self.outside(_WEIGHT) or self.outside(CHANGE)
-        return self.rows[_WEIGHT][:1] if moved and self.leans(_WEIGHT, -1) else []
+        if not moved or not self.leans(_WEIGHT, -1):
+            return []
+        return self.rows[_WEIGHT][:1]
 
     def together(self) -> list[_Judged]:
         """The layer furthest from its band, where most change too much, or most too little."""
         most_lean = self.leans(CHANGE, 1) or self.leans(CHANGE, -1)
-        return self.outside(CHANGE)[:1] if most_lean else []
+        if not most_lean:
+            return []
+        return self.outside(CHANGE)[:1]
 
     def multiplied(self) -> list[_Judged]:
         """The blocks that add too much or little while their matrices change as they should."""
@@ -363,7 +373,7 @@ class Alarm:
         return new
 
     def _is_new(self, alert: Alert) -> bool:
-        """Whether an alert was not raised; a part of what was raised of all layers is not new."""
+        """Whether an alert was not raised before, neither of its layer nor of all layers."""
         if (alert.cause, alert.layer) in self._raised:
             return False
         was_raised_of_all = any(layer is None for _, layer in self._raised)
@@ -375,7 +385,9 @@ class Alarm:
         return self.bands.at(row.series, row.step, row.depth, row.value)
 
     def _judged(self, row: WatchRow) -> _Judged | None:
-        band = self.band(row) if math.isfinite(row.value) else None
+        if not math.isfinite(row.value):
+            return None
+        band = self.band(row)
         if band is None:
             return None
         before = self._before.get((row.meter, row.layer))
@@ -463,7 +475,7 @@ def _off_plan(
 
 
 def _in_words(deviations: Sequence[Deviation], what: str) -> str:
-    """The first tensors with what they have; those that correspond in several blocks together."""
+    """Say what the first tensors have, in one part for tensors that correspond in blocks."""
     kinds: dict[tuple[str, str], list[Deviation]] = {}
     for deviation in deviations:
         kind = (numberless(deviation.tensor), f"{deviation.planned:.1g}")
@@ -471,10 +483,14 @@ def _in_words(deviations: Sequence[Deviation], what: str) -> str:
     texts = []
     for (name, _), alike in kinds.items():
         first = alike[0]
-        subject = f"{name} ({len(alike)} tensors)" if len(alike) > 1 else first.tensor
+        subject = first.tensor
+        if len(alike) > 1:
+            subject = f"{name} ({len(alike)} tensors)"
         texts.append(f"{subject} has {what} {first.value:.4g} instead of {first.planned:.4g}")
-    more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
-    return "; ".join(texts[:_SHOWN]) + more
+    shown = "; ".join(texts[:_SHOWN])
+    if len(texts) > _SHOWN:
+        shown += f" and {len(texts) - _SHOWN} more"
+    return shown
 
 
 def init_check(
@@ -501,7 +517,9 @@ def init_check(
         values = info.drawn(start)
         growth = max(entry.ratios.fan_in * entry.ratios.fan_out, 1 / values.numel())
         std = rms(values.double())
-        distance = abs(math.log(std / planned)) if std > 0 else math.inf
+        distance = math.inf
+        if std > 0:
+            distance = abs(math.log(std / planned))
         chance = _ERRORS * math.sqrt((1 + growth) / (2 * values.numel()))
         if distance > max(_LEAST, chance):
             distances[Deviation(name, std, planned)] = distance
@@ -532,7 +550,7 @@ class RateCheck:
         self.is_planned = is_planned
         self.model = model
         self.tuned = math.nan
-        # Whether a tensor is known to decay, or may do so
+        # Whether some tensor decays; taken to be so until the optimizer is seen
         self.decays = True
         # Optimizers that step the model, once they are known
         self._optimizers: list[ref[torch.optim.Optimizer]] = []
@@ -540,7 +558,7 @@ class RateCheck:
 
         # The hook must not keep the watch alive.
         def note(optimizer: torch.optim.Optimizer, _args: Any, _options: Any) -> None:
-            if all(optimizer is not known for known in seen):
+            if all(optimizer is not earlier for earlier in seen):
                 seen.append(optimizer)
 
         self._remove = finalize(self, register_optimizer_step_post_hook(note).remove)
@@ -548,12 +566,13 @@ class RateCheck:
     @property
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """The optimizers that were seen to step the model."""
-        return [optimizer for held in self._optimizers if (optimizer := held()) is not None]
+        optimizers = [reference() for reference in self._optimizers]
+        return [optimizer for optimizer in optimizers if optimizer is not None]
 
     def verified(self) -> Verified:
         """Compare the present learning rates with the plan's once more.
 
-        Nothing is verified of optimizers that were not seen.
+        Optimizers that were not seen are not verified.
         """
         stepped = self._stepped(self.optimizers)
         scales = self._scales()
@@ -567,23 +586,25 @@ class RateCheck:
         return Verified(is_planned, self.tuned, self.decays)
 
     def _scales(self) -> dict[str, float]:
-        """The rate of every tensor by the plan, as a multiple of the tuned one."""
+        """The learning rate of every tensor by the plan, as a multiple of the tuned one."""
+        names = self._names()
+        scales = {}
+        for group in self.plan.param_groups(self.model, lr=1.0):
+            for p in group["params"]:
+                if id(p) in names:
+                    scales[names[id(p)]] = float(group[SCALE])
+        return scales
+
+    def _names(self) -> dict[int, str]:
+        """The names of the plan's tensors, by the identity of their parameters."""
         held = held_as_planned(self.model, self.plan.entries)
-        names = {id(of_tensor.parameters[0]): name for name, of_tensor in held.items()}
-        groups = self.plan.param_groups(self.model, lr=1.0)
-        return {
-            names[id(p)]: float(group[SCALE])
-            for group in groups
-            for p in group["params"]
-            if id(p) in names
-        }
+        return {id(of_tensor.parameters[0]): name for name, of_tensor in held.items()}
 
     def _stepped(
         self, optimizers: Sequence[torch.optim.Optimizer]
     ) -> dict[str, tuple[float, float, torch.optim.Optimizer]]:
         """The learning rate, the weight decay and the optimizer of every tensor that trains."""
-        held = held_as_planned(self.model, self.plan.entries)
-        names = {id(of_tensor.parameters[0]): name for name, of_tensor in held.items()}
+        names = self._names()
         stepped: dict[str, tuple[float, float, torch.optim.Optimizer]] = {}
         for optimizer in optimizers:
             for group in optimizer.param_groups:
@@ -601,12 +622,14 @@ class RateCheck:
             return []
         plan = self.plan
         scales = self._scales()
-        stepped = self._stepped(self._seen)
-        rates = {name: rate for name, (rate, _, _) in stepped.items() if name in scales}
-        decays = {name: decay for name, (_, decay, _) in stepped.items() if name in scales}
-        steppers = {
-            name: optimizer for name, (_, _, optimizer) in stepped.items() if name in scales
-        }
+        rates = dict[str, float]()
+        decays = dict[str, float]()
+        steppers = dict[str, torch.optim.Optimizer]()
+        for name, (rate, decay, optimizer) in self._stepped(self._seen).items():
+            if name in scales:
+                rates[name] = rate
+                decays[name] = decay
+                steppers[name] = optimizer
         if not rates:
             return []
         self._remove()
@@ -621,27 +644,16 @@ class RateCheck:
         if rule_named(plan.rule).scales_width:
             alien = [name for name in rates if not _is_stepped_by(laws[name], steppers[name])]
             if alien:
-                own = type(steppers[alien[0]]).__name__
-                planned = laws[alien[0]].name
-                reason = f"the plan is for {planned}; the optimizer of {quoted(alien)} is {own}"
-                tensors = [Deviation(name, rates[name], 0.0) for name in alien]
-                return [_off_plan(Cause.OPTIMIZER, "rate", tensors, reason, step)]
-        others = _others_by_law(rates, laws, scales)
-        if not others:
-            # Later steps may lose the ratios, as by a scheduler. Of ratios that are lost now the
-            # alert speaks.
-            for stepping in steppers.values():
-                if all(SCALE in group for group in stepping.param_groups):
-                    warn_of_lost_ratios(stepping)
-            return self._decays(decays, laws, scales, step)
-        others.sort(key=lambda other: (-abs(math.log(other.value / other.planned)), other.tensor))
-        optimizer = steppers[others[0].tensor]
-        is_made = all(SCALE in group for group in optimizer.param_groups)
-        lacks = "" if is_made else f"{type(optimizer).__name__} was not made from the plan: "
-        reason = (
-            f"{lacks}{len(others)} tensors train at the wrong rate: {_in_words(others, 'rate')}"
-        )
-        return [_off_plan(Cause.RATE if is_made else Cause.OPTIMIZER, "rate", others, reason, step)]
+                return [_wrong_optimizer(alien, rates, laws, steppers, step)]
+        wrong = _others_by_law(rates, laws, scales)
+        if wrong:
+            return [_wrong_rates(wrong, steppers, step)]
+        # Later steps may lose the ratios, as by a scheduler. The alert above is about ratios that
+        # are lost already.
+        for stepping in steppers.values():
+            if _is_made_from_plan(stepping):
+                warn_of_lost_ratios(stepping)
+        return self._decays(decays, laws, scales, step)
 
     def _decays(
         self,
@@ -652,13 +664,13 @@ class RateCheck:
     ) -> list[Alert]:
         """Alert to weight decays that do not rise as rates fall, or that pull gains to zero."""
         decaying = {name: decay for name, decay in decays.items() if decay}
-        others = _others_by_law(decaying, laws, {name: 1 / scales[name] for name in decaying})
-        if others:
+        wrong = _others_by_law(decaying, laws, {name: 1 / scales[name] for name in decaying})
+        if wrong:
             reason = (
-                f"{len(others)} tensors decay otherwise than planned: "
-                f"{_in_words(others, 'weight decay')}"
+                f"{len(wrong)} tensors decay otherwise than planned: "
+                f"{_in_words(wrong, 'weight decay')}"
             )
-            return [_off_plan(Cause.OPTIMIZER, "weight decay", others, reason, step)]
+            return [_off_plan(Cause.OPTIMIZER, "weight decay", wrong, reason, step)]
         gains = decayed_gains(self.plan, decays)
         if not gains:
             return []
@@ -667,10 +679,46 @@ class RateCheck:
         return [_off_plan(Cause.OPTIMIZER, "weight decay", tensors, reason, step)]
 
 
+def _wrong_optimizer(
+    names: Sequence[str],
+    rates: Mapping[str, float],
+    laws: Mapping[str, OptimizerLaw],
+    steppers: Mapping[str, torch.optim.Optimizer],
+    step: int,
+) -> Alert:
+    """Alert to tensors that an optimizer of another law steps."""
+    actual = type(steppers[names[0]]).__name__
+    planned = laws[names[0]].name
+    reason = f"the plan is for {planned}; the optimizer of {quoted(names)} is {actual}"
+    tensors = [Deviation(name, rates[name], 0.0) for name in names]
+    return _off_plan(Cause.OPTIMIZER, "rate", tensors, reason, step)
+
+
+def _wrong_rates(
+    wrong: Sequence[Deviation], steppers: Mapping[str, torch.optim.Optimizer], step: int
+) -> Alert:
+    """Alert to tensors with the wrong learning rate, the furthest from the plan first."""
+
+    def order(tensor: Deviation) -> tuple[float, str]:
+        return (-abs(math.log(tensor.value / tensor.planned)), tensor.tensor)
+
+    tensors = sorted(wrong, key=order)
+    reason = f"{len(tensors)} tensors train at the wrong rate: {_in_words(tensors, 'rate')}"
+    optimizer = steppers[tensors[0].tensor]
+    if _is_made_from_plan(optimizer):
+        return _off_plan(Cause.RATE, "rate", tensors, reason, step)
+    reason = f"{type(optimizer).__name__} was not made from the plan: {reason}"
+    return _off_plan(Cause.OPTIMIZER, "rate", tensors, reason, step)
+
+
+def _is_made_from_plan(optimizer: torch.optim.Optimizer) -> bool:
+    return all(SCALE in group for group in optimizer.param_groups)
+
+
 def _others_by_law(
     values: Mapping[str, float], laws: Mapping[str, OptimizerLaw], scales: Mapping[str, float]
 ) -> list[Deviation]:
-    """Tensors whose number is not the tuned one times the plan's factor.
+    """Find tensors whose number is not the tuned one times the plan's factor.
 
     What Muon leaves to AdamW has a tuned number of its own.
     """
@@ -715,7 +763,7 @@ def ladder_of(expected: Check | str | Path) -> Ladder:
     """Read the ladder of a check, or of the file or folder where one was stored.
 
     Raises:
-        ValueError: for a file that holds none.
+        ValueError: for a file that holds no ladder.
     """
     if not isinstance(expected, Check | str | Path):
         kinds = "an nfd.Check, or the path where one was stored"
@@ -724,9 +772,9 @@ def ladder_of(expected: Check | str | Path) -> Ladder:
         return Ladder.of(expected.ladder)
     path = expanded(expected)
     try:
-        stored = json.loads((path / _FILE if path.is_dir() else path).read_text(encoding="utf-8"))[
-            "ladder"
-        ]
+        if path.is_dir():
+            path = path / _FILE
+        stored = json.loads(path.read_text(encoding="utf-8"))["ladder"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(
             f"expected={str(expected)!r} holds no check ({type(error).__name__}: {error}). Give a "
@@ -787,12 +835,13 @@ def _check_same_settings(ladder: Ladder, plan: Plan) -> None:
 def _check_same_layers(ladder: Ladder, plan: Plan, layers: Mapping[str, str]) -> None:
     """Raise ValueError where the networks of a check have other layers than the model.
 
-    Names that have nothing in common, such as those of a wrapped model, show nothing.
+    Names that have nothing in common, such as the names of a wrapped model, show nothing.
     """
     of_model = {numberless(layer) for layer in layers.values()}
     drawn = {numberless(layer) for matrix, layer in layers.items() if plan.std(matrix) > 0}
-    of_any_run = {layer for run in ladder.runs for layer in run.layers}
-    of_all_runs = set.intersection(*(run.layers for run in ladder.runs))
+    layers_of_runs = [run.layers for run in ladder.runs]
+    of_any_run = set.union(*layers_of_runs)
+    of_all_runs = set.intersection(*layers_of_runs)
     if not of_model & of_any_run:
         return
     parts = (
