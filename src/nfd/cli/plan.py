@@ -78,7 +78,9 @@ class PlanCommand(NetworkCommand):
         from nfd.laws.rate_runs import fit_rate_law
 
         setup = self.read_setup()
-        tuned = Tuned.read(self.tuned, self.rule) if self.tuned else None
+        tuned = None
+        if self.tuned:
+            tuned = Tuned.read(self.tuned, self.rule)
         family = self._family(setup, tuned)
         module, plan = family.outline(self.width, self.depth)
         if self.fits:
@@ -97,7 +99,9 @@ class PlanCommand(NetworkCommand):
             content = {"command": command, "lead": asdict(lead), "config": self.settings, "lr": lr}
             write_json(folder / "result.json", content | {"plan": plan.to_dict()})
         show(lead, table, *self._remarks(setup, tuned, family), f"Plan: {directory / 'plan.json'}")
-        return self._test(family, plan) if self.self_test else 0
+        if not self.self_test:
+            return 0
+        return self._test(family, plan)
 
     def _test(self, family: Family, plan: Any) -> int:
         """Let the plan test itself; returns the exit code."""
