@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class PlanCommand(NetworkCommand):
-    """Plan the network of a size for training by the rates of a smaller one.
+    """Plan a network of a size, to train by the learning rates of a smaller one.
 
     Example: nfd plan setup.py --width 1024 --depth 24 --from out/transfer
 

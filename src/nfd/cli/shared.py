@@ -93,7 +93,7 @@ class TrainingCommand(NetworkCommand):
         return Sweep(directory, self.workers, self.executor, self.device)
 
     def stored(self, sweep: Sweep) -> list[str]:
-        """Say which runs were stored before; of those of other code the answer has a note."""
+        """Say which runs were stored before; the answer itself notes runs of other code."""
         if sweep.reused:
             return [f"{len(sweep.reused)} runs were stored in {sweep.out} and not trained again."]
         if sweep.held and not sweep.holds_other_code:

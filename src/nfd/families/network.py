@@ -400,7 +400,7 @@ class Network(nn.Module):
         """Return the role of every trainable parameter, by its name.
 
         Raises:
-            ValueError: naming those that a subclass added, for which there is no rate.
+            ValueError: naming parameters that a subclass added, which have no learning rate.
         """
         names = [name for name, p in self.named_parameters() if p.requires_grad]
         added = [name for name in names if name.partition(".")[0] not in _ROLES]

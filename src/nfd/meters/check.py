@@ -109,7 +109,7 @@ def check(
         task: batches, one per step, or an ``nfd.Task``.
         widths, depths: every pair is trained. One value leaves an axis out.
         lr: learning rate of the base; by default 0.1 for SGD, 0.001 for others.
-        rule, optimizer, blocks, roles: in place of those of the family; as in ``nfd.plan``.
+        rule, optimizer, blocks, roles: in place of the family's; as in ``nfd.plan``.
         seeds: initialisations of each network, at least 2.
         at: steps after which to read the meters, ascending; training ends with the last of them.
         noise: also estimate the noise scale of gradients after the last step (``Check.noise``).

@@ -72,7 +72,7 @@ class GradientNoise:
         There is one per parameter, None for a parameter without. They are not stored.
 
         Raises:
-            ValueError: if their number differs from that of the previous micro-batch.
+            ValueError: if the previous micro-batch had another number of gradients.
         """
         if self._count and len(gradients) != len(self._sum):
             raise InputError(

@@ -115,7 +115,8 @@ class Sizes:
         if p.grad is None or p.grad.is_sparse:
             return
         effect = rate * float(whole(p.grad).abs().sum(dtype=torch.float64))
-        # The largest of all steps: a batch may miss an expert, and heads may start at zero.
+        # Take the largest of all steps: a batch may miss an expert, and heads may be initialised to
+        # zero.
         self.effects[name] = max(effect, self.effects.get(name, 0.0))
 
     def _size(self, name: str, changed: Tensor) -> float:
@@ -126,7 +127,7 @@ class Sizes:
         return rms(changed)
 
     def find_rounding(self, loss: Callable[[], Tensor]) -> None:
-        """Find tensors whose gradient is rounding, among those of a small effect.
+        """Find tensors whose gradient is rounding, among tensors of a small effect.
 
         A gradient is linear in the loss, its rounding is not. Where the loss is multiplied by 1.37,
         a gradient changes in the last digits, by 5e-7 of it, in 16 bits by 5e-3. What is left of
@@ -373,7 +374,7 @@ class _Along:
             yield from self.rounded_away()
 
     def clear_excesses(self) -> _Excesses:
-        """The excesses that are certain, without those of updates that have another cause."""
+        """The excesses that are certain, without excesses of updates that have another cause."""
         # Both exponents of a branch have limits in depth: where nobody chose, the nearer one
         # judges.
         rules = [self.plan(self.runs[0]).rule]

@@ -4,16 +4,16 @@ Hooks measure it. With ``z`` what a matrix is applied to in the trained network,
 weights (forward multiplier included) and (0) marking the initial weights:
 
     inner_update           rms over inner matrices of (W - W(0)) z                     Eq. 27
-    stream_update          rms over blocks of (L / T) (b(h) - b(h; outer matrices at their start))
+    stream_update          rms over blocks of (L / T) (b(h) - b(h; outer matrices initial))
                                                                                        Eqs. 33, 34
                                                                                 (T = 1 elsewhere)
     first_update           stream_update after the first update that changes it
     function_update        rms(f - f(0))
-    function_update_inner  rms(f - f with the inner matrices at their start)
+    function_update_inner  rms(f - f with the initial inner matrices)
     first_activation       rms of the stream that enters the first block
     activation             rms of what the last block, or without blocks what the readout reads,
                            holds
-    activation_update      rms of the change of that
+    activation_update      rms of the change of what ``activation`` measures
     update_to_weight       rms over inner (without blocks: hidden) matrices of
                            |W - W(0)|_2 / |W(0)|_2
     alignment              rms over matrices of the alignment of their last update with their
@@ -25,8 +25,8 @@ networks, whose blocks are linear in their outer matrix, ``stream_update`` is th
 matrices of (L / T) (W - W(0)) z.
 
 Later updates cancel earlier ones where a network learns too fast, the more the deeper it is: with
-branches of 2/sqrt(L) and rates kept, ``stream_update`` of a GPT goes as L^0.47 after one step of
-AdamW, and as L^0.33 after four. ``first_update`` has the exponent of the rates.
+branches of 2/sqrt(L) and learning rates kept, ``stream_update`` of a GPT goes as L^0.47 after one
+step of AdamW, and as L^0.33 after four. ``first_update`` has the exponent of the rates.
 
 Other meters count matrices whose module does nothing but apply them (linear layers, convolutions,
 fused attention inputs). Batch normalisation uses the batch's statistics. All meters are Theta(1) in
@@ -42,10 +42,10 @@ what happens in one.
 
 where ``|dW z|^2`` and ``|z|^2`` are sums over all inputs. It is the share of their greatest effect
 that updates have: 1 if all inputs lie along the direction that the update answers, ``n^-1/2`` if
-they are independent of it. Rules of mup's kind take the first: of n coordinates with signs that
-agree, sums grow as n. Where alignment falls as ``n^-1/2`` with width, sums grow as sqrt(n), and
-rates that fall as 1/n make updates too small. ``|dW|`` is the norm that the optimizer fixes: that
-of the entries (Frobenius) for SGD and Adam, the largest singular value for Muon.
+they are independent of it. Rules of mup's kind assume 1: sums over n coordinates with signs that
+agree grow as n. Where alignment falls as ``n^-1/2`` with width, sums grow as sqrt(n), and rates
+that fall as 1/n make updates too small. ``|dW|`` is the norm that the optimizer fixes: the norm of
+the entries (Frobenius) for SGD and Adam, the largest singular value for Muon.
 
 Source: Everett et al., Scaling Exponents Across Parameterizations and Optimizers (arXiv
 2407.05872); Kosson et al. (arXiv 2510.19093), whose update alignment this is; for Muon, Yang, Simon
@@ -252,7 +252,7 @@ class Baseline:
 
     @contextmanager
     def _at_start(self, names: Iterable[str]) -> Iterator[None]:
-        """Set matrices to their start, and back afterwards."""
+        """Set matrices to their initial weights, and back afterwards."""
         infos = tensors(self.member.module)
         with ExitStack() as trained:
             for name in names:
@@ -318,8 +318,9 @@ class Baseline:
     def _written(self, calls: Calls) -> dict[str, Tensor]:
         """What training of the outer matrices adds to the stream in every block that is a module.
 
-        One more forward pass, in which outer matrices are at their start and every block is given
-        what it is given in the trained network: the stream, and all that is made outside of blocks.
+        It takes one more forward pass, in which outer matrices have their initial weights and every
+        block is given what it is given in the trained network: the stream, and all that is made
+        outside of blocks.
         """
         module = self.member.module
         parts = modules(module)
@@ -401,7 +402,7 @@ class Baseline:
 
 @dataclass(frozen=True)
 class StackLook:
-    """What the meters of a stack of blocks are made from, while inner matrices are at their start.
+    """What the meters of a stack of blocks are made from, while inner matrices are initial.
 
     Attributes:
         baseline: the network before training.

@@ -422,8 +422,8 @@ def by_depth(study: Study) -> Finding | None:
     differences = torch.stack([at_depth - target for at_depth in limits.values()], 1)
     of_wide = _Distances(_WIDE, "depth", depths, systematic_squares, (differences,))
     wide_rows = of_wide.rows(role=SeriesRole.PREDICTION)
-    # The fit leaves out the deepest: by construction its distance is in proportion 2 to that of
-    # the last but one.
+    # The fit leaves out the deepest network: by construction its distance is in proportion 2 to the
+    # distance of the last but one.
     fit = replace(of_wide, points=depths[:-1], samples=(differences[:, :-1],))
     slope = fit.slope()
     headline = (

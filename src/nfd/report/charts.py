@@ -428,9 +428,9 @@ _MANY = (_SOLID, *_BROKEN, (8, 3, 2, 3))
 _GREY_DASHES = ((4, 3), (2, 2), (8, 3))
 
 _THEME = json.loads(Path(__file__).with_name("theme.json").read_text())
-# Okabe & Ito's colours, told apart by colour-blind readers too, purple and brown; of ordered
-# families viridis without its ends, from its dark side; shades of grey; and what stands on a dark
-# page for what is hard to see there.
+# COLOURS of names are Okabe and Ito's, which colour-blind readers distinguish, purple and brown.
+# ORDERED families have viridis without its ends, from its dark side. SHADES are grey. DARK has what
+# stands on a dark page for colours that are hard to see there.
 COLOURS, ORDERED, SHADES, DARK = (_THEME[name] for name in ("colours", "ordered", "shades", "dark"))
 INK = "#000000"
 REFERENCE = "#858585"

@@ -79,7 +79,7 @@ Drawer = Callable[[Result], list[Section]]
 def read_results(directory: Path) -> tuple[list[Result], list[str]]:
     """Read the results in and below ``directory``; a sentence on each file that is not one.
 
-    Results of a directory come before those of its folders. Hidden folders, such as unfinished
+    Results of a directory come before results of its folders. Hidden folders, such as unfinished
     ones, are left out.
     """
     if not directory.is_dir():

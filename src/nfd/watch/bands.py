@@ -39,7 +39,7 @@ with size. The laws of size above carry the trend on. A trend that two sizes sho
 that the limit is ``2.25`` times as far.
 
 Between two looks of the ladder predictions are interpolated in log step; before the first and after
-the last there is no band.
+the last look there is no band.
 
 Source: G. Smyth, Linear models and empirical Bayes methods (2004), for the moderated variance.
 """
@@ -315,7 +315,7 @@ class Bands:
         blocks: how many residual blocks every stack of it has.
 
     Attributes:
-        alone: how many errors of prediction a single number stays within with 95 %.
+        alone: how many standard errors of prediction a single number stays within, with 95 %.
         limit: how many a deviation that lasts may reach; no fewer.
 
     Raises:
@@ -414,7 +414,7 @@ def _variance(
 ) -> dict[Series, Array]:
     """The variance of one run at every look, by held-out deviations.
 
-    They are those of all runs, or of all but ``without``.
+    The deviations are of all runs, or of all but ``without``.
     """
     of_series = {}
     for series, runs in deviations.items():

@@ -4,10 +4,10 @@ Two comparisons need only the plan: ``init_check`` of the initial weights and ``
 learning rates. ``Alarm`` reads a cause from which meters left their bands, where, and since when;
 ``CAUSES`` has the evidence for each. It names no cause that a comparison excludes (``Verified``).
 
-``change`` of one layer, the size of W - W(0) over that of W(0), follows its own rate and start and,
-where steps have a fixed size, little else: it names the layer. What that layer does to the stream
-shows in other layers too. Under Muon, which fixes the largest singular value of a step alone,
-``update_to_weight`` of inner layers takes its place.
+``change`` of one layer, the size of W - W(0) over the size of W(0), follows the layer's own
+learning rate and initial weights and, where steps have a fixed size, little else: it names the
+layer. What that layer does to the stream shows in other layers too. Muon fixes only the largest
+singular value of a step; under Muon ``update_to_weight`` of inner layers takes its place.
 """
 
 from __future__ import annotations
@@ -325,9 +325,9 @@ class Verified:
     """What a watch compared itself, so that no alert may blame it.
 
     Attributes:
-        rates: whether every tensor was seen to train at its rate of the plan.
-        lr: the tuned rate that the first step showed, its schedule included; not-a-number where it
-            is not known.
+        rates: whether every tensor was seen to train at its learning rate of the plan.
+        lr: the tuned learning rate that the first step showed, its schedule included; not-a-number
+            where it is not known.
         decay: whether a tensor is known to decay, or may do so.
     """
 
@@ -340,7 +340,7 @@ class Alarm:
     """Judges the rows of a training look by look.
 
     Attributes:
-        last_step: the last one that the ladder was looked at after: there are no bands beyond it.
+        last_step: the last step after which the ladder was looked at; later steps have no bands.
         is_of_sound: whether the check of the ladder found no fault.
         verified: what is known not to be the cause.
     """
@@ -537,11 +537,12 @@ class RateCheck:
     """Compares the learning rates of a model with its plan, at the first step that has any.
 
     PyTorch calls a hook after every step of every optimizer, so that the optimizers of a model show
-    themselves at their first step, wrapped or not. With ``scale`` the rate of a tensor by the plan,
-    as a multiple of the tuned one, every ``rate / scale`` is the tuned rate times the factor of the
-    schedule, the same for all tensors. A tensor where it is not that of the median tensor has
-    another rate than planned. Where all tensors have one rate, it is taken for the tuned one. Where
-    rates are planned, so are weight decays to be, times the rate the same for all that decay.
+    themselves at their first step, wrapped or not. With ``scale`` the learning rate of a tensor by
+    the plan, as a multiple of the tuned one, every ``rate / scale`` is the tuned rate times the
+    factor of the schedule, the same for all tensors. A tensor with another ``rate / scale`` than
+    the median tensor has another rate than planned. Where all tensors have one rate, it is taken
+    for the tuned one. Where rates are planned, weight decay times rate is to be the same for all
+    tensors that decay.
     """
 
     def __init__(self, plan: Plan, model: nn.Module, *, is_planned: bool = True) -> None:
@@ -617,7 +618,7 @@ class RateCheck:
         return stepped
 
     def alerts(self, step: int) -> list[Alert]:
-        """Judge the first step whose learning rates are above 0, by its optimizer and its rates."""
+        """Judge the optimizer and the learning rates of the first step with a rate above 0."""
         if not self._remove.alive:
             return []
         plan = self.plan
@@ -662,7 +663,7 @@ class RateCheck:
         scales: Mapping[str, float],
         step: int,
     ) -> list[Alert]:
-        """Alert to weight decays that do not rise as rates fall, or that pull gains to zero."""
+        """Alert to decays that do not rise as learning rates fall, or that pull gains to zero."""
         decaying = {name: decay for name, decay in decays.items() if decay}
         wrong = _others_by_law(decaying, laws, {name: 1 / scales[name] for name in decaying})
         if wrong:

@@ -12,9 +12,9 @@ With ``z`` the input of a layer on the sample, of features in which every row is
 - **frozen**: a matrix that requires gradients, and on which the outputs depend, was the same at two
   looks while other matrices changed; or none has changed since the start.
 - **rounding**: the weights have 16 bits, and a step left more than ``_LOST`` of the entries that
-  had a gradient as they were, at two looks, at a rate that is not the end of a schedule. Steps of
-  PyTorch's optimizers below half of the distance of two numbers are lost; other optimizers may keep
-  what rounding takes.
+  had a gradient as they were, at two looks, at a learning rate that is not the end of a schedule.
+  Steps of PyTorch's optimizers below half of the distance of two numbers are lost; other optimizers
+  may keep what rounding takes.
 - **spike**: ``_LASTS`` losses in a row lie above the median of the last ``_WINDOW`` by ``_NOISES``
   robust standard deviations, by half again as much as the largest of these, and by a tenth of the
   progress so far.

@@ -231,7 +231,8 @@ class Watch:
         ``load_state_dict``.
 
         Args:
-            total_steps, schedule, rate: of the training run, as in ``nfd.forecast_run``.
+            total_steps, schedule, rate: the steps, the schedule and the largest learning rate of
+                the training run, as in ``nfd.forecast_run``.
 
         Returns:
             The forecast. Its ``refusal`` says where it is too wide to be relied on.

@@ -351,5 +351,5 @@ def make_muon(groups: Sequence[dict[str, Any]], **options: Any) -> torch.optim.O
 def make_muon_of_adamws_size(
     groups: Sequence[dict[str, Any]], **options: Any
 ) -> torch.optim.Optimizer:
-    """Make a Muon with updates as large as those of AdamW."""
+    """Make a Muon with updates as large as updates of AdamW."""
     return make_muon(groups, adjust_lr_fn="match_rms_adamw", **options)

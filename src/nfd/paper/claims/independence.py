@@ -105,7 +105,7 @@ def _gaps_in_words(gaps: dict[int, Interval]) -> str:
 
 
 def _without_gap(runs: Runs, classes: int, *depths: int) -> list[int]:
-    """Return those of the depths that have no gap over progress.
+    """Return the depths that have no gap over progress.
 
     Their networks learn nothing, or some diverge.
     """

@@ -15,7 +15,7 @@ from nfd.paper.figures import FIGURES
 from nfd.paper.figures.figure import Figure, Parts, Settings, dataset_for, trained
 from nfd.paper.settings import FigureConfig, Preset
 
-# The runs that claims need beside those of the figures. A part named 4-gains has more seeds or
+# The runs that claims need beside the runs of the figures. A part named 4-gains has more seeds or
 # steps than the part of Figure 4 that it stands for (Evidence.part), which leaves the claim
 # undecided.
 
