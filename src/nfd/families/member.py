@@ -184,7 +184,7 @@ class Member:
             yield ends
 
     def reserve(self, samples: int) -> None:
-        """Reserve memory for a training of this many samples.
+        """Reserve memory for a training run of this many samples.
 
         Only layers without stored weights need it.
         """

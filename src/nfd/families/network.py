@@ -257,7 +257,7 @@ class Network(nn.Module):
         return {"regime": rule_named(rule).regime}
 
     def reserve(self, samples: int) -> None:
-        """Reserve memory for a training of this many samples.
+        """Reserve memory for a training run of this many samples.
 
         Only layers without stored weights need it.
         """

@@ -1,4 +1,4 @@
-"""Alerts: what deviates in a training, since when, the likely cause and the remedy.
+"""Alerts: what deviates in a training run, since when, the likely cause and the remedy.
 
 Two comparisons need only the plan: ``init_check`` of the initial weights and ``RateCheck`` of the
 learning rates. ``Alarm`` reads a cause from which meters left their bands, where, and since when;
@@ -60,7 +60,7 @@ _FILE = "result.json"
 
 
 class Cause(StrEnum):
-    """Why a training deviates."""
+    """Why a training run deviates."""
 
     BROKEN = "broken"
     OPTIMIZER = "optimizer"
@@ -337,7 +337,7 @@ class Verified:
 
 
 class Alarm:
-    """Judges the rows of a training look by look.
+    """Judges the rows of a training run, look by look.
 
     Attributes:
         last_step: the last step after which the ladder was looked at; later steps have no bands.

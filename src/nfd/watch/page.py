@@ -1,4 +1,4 @@
-"""The page of a training that is under way: what ``nfd.Watch`` read so far, in one file."""
+"""The page of a training run that is under way: what ``nfd.Watch`` read so far, in one file."""
 
 from __future__ import annotations
 

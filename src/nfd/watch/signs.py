@@ -1,4 +1,4 @@
-"""Signs of a training that goes wrong which need no plan and no other network.
+"""Signs of training that goes wrong, which need no plan and no other network.
 
 With ``z`` the input of a layer on the sample, of features in which every row is a position:
 

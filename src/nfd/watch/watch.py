@@ -1,4 +1,4 @@
-"""``nfd.Watch``: meters on a training that is under way."""
+"""``nfd.Watch``: meters on a training run that is under way."""
 
 from __future__ import annotations
 

@@ -409,7 +409,7 @@ class DeferredLinear(FactoredLinear):
     of W, padded with zeros. So it replaces an ``nn.Linear`` that is initialised with this ``std``,
     at the same learning rate, weight decay and momentum. All results have exactly the distribution
     of the dense layer of the same width. After r samples the state takes O(n r), and a step of b
-    samples costs O(n r b), so that ``StructuredLinear`` is cheaper for long trainings.
+    samples costs O(n r b), so that ``StructuredLinear`` is cheaper for long training.
 
     **Evaluation.** Products are recorded in training mode with gradients enabled. Otherwise
     (``eval()``, ``no_grad``) the state does not change: every call is an exact conditional draw,

@@ -146,7 +146,7 @@ class FactoredOptimizer(torch.optim.Optimizer):
 def _uncompiled(method: Callable[..., Any]) -> Callable[..., Any]:
     """Return a method of PyTorch, without its guard against the compiler where none is loaded.
 
-    PyTorch would import its compiler for the guard, which takes longer than many trainings do.
+    PyTorch would import its compiler for the guard, which takes longer than many training runs do.
     """
     return method if "torch._dynamo" in sys.modules else inspect.unwrap(method)
 

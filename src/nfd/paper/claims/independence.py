@@ -68,7 +68,7 @@ def _vanishes(evidence: Evidence) -> Judged:
 
 
 def _apart(evidence: Evidence, figure: str, name: str) -> Judged:
-    """Judge whether the two trainings stay apart.
+    """Judge whether the two kinds of training stay apart.
 
     The deepest network that learns and does not diverge decides.
     """
