@@ -124,14 +124,7 @@ def check(
 
     Source: Eqs. 7, 8, 27, 33, 34; Yang et al., Tensor Programs V (coordinate checks).
     """
-    sizes = {
-        "width": check_ascending("widths", widths, WIDEST),
-        "depth": check_ascending("depths", depths, MOST),
-    }
-    if all(len(along) < 2 for along in sizes.values()):
-        raise InputError(
-            f"widths or depths must hold two sizes or more; got {list(widths)} and {list(depths)}."
-        )
+    sizes = _sizes(widths, depths)
     task = as_task(task)
     base = (sizes["width"][0], sizes["depth"][0])
     family = as_family(family, base, rule, optimizer, task.sample, blocks=blocks, roles=roles)
@@ -149,9 +142,9 @@ def check(
     family.check_sizes(sizes["width"], sizes["depth"])
     judge = _judge(family, task, rate, is_told=optimizer is not None)
     meters = Meters(None if at is None else looks, noise)
+    observe = (meters, Routing())
     trials = []
     for width, depth, seed in product(sizes["width"], sizes["depth"], range(seeds)):
-        observe = (meters, Routing())
         trials.append(Trial(family, task, width, depth, seed, rate, observe=observe))
     with as_sweep(sweep) as opened:
         records = opened.run_all({"checking": trials}, "checking")["checking"]
@@ -185,6 +178,19 @@ def check(
         tuple(opened.notes(family)),
         _self_test(family, base, largest),
     )
+
+
+def _sizes(widths: Sequence[int], depths: Sequence[int]) -> dict[str, list[int]]:
+    """Check the sizes, of which one axis needs two or more."""
+    sizes = {
+        "width": check_ascending("widths", widths, WIDEST),
+        "depth": check_ascending("depths", depths, MOST),
+    }
+    if all(len(along) < 2 for along in sizes.values()):
+        raise InputError(
+            f"widths or depths must hold two sizes or more; got {list(widths)} and {list(depths)}."
+        )
+    return sizes
 
 
 def _up_to_the_last(at: Sequence[int], task: Task) -> tuple[Sequence[int], Task]:

@@ -519,7 +519,9 @@ def blocks(study: Study) -> Finding | None:
     diverged: list[str] = []
     for rule, name in _RULES.items():
         by_depth = _last_updates(study, rule)
-        ended = {L: sum("diverged_at" in r for r in some) for L, some in by_depth.items()}
+        ended = {}
+        for L, some in by_depth.items():
+            ended[L] = sum("diverged_at" in r for r in some)
         upset = [L for L, count in ended.items() if count]
         if upset:
             count = sum(ended.values())

@@ -222,7 +222,11 @@ def chosen(names: Sequence[str]) -> list[Claim]:
     """
     if not names:
         return list(CLAIMS)
-    return [claim for claim in CLAIMS if any(_is_named(claim, name) for name in names)]
+    chosen = []
+    for claim in CLAIMS:
+        if any(_is_named(claim, name) for name in names):
+            chosen.append(claim)
+    return chosen
 
 
 def ids_of(figure: str) -> list[str]:
