@@ -237,7 +237,7 @@ def _split(words: Sequence[str]) -> list[str]:
     The file may stand anywhere on the line.
     """
     files = list[str]()
-    others = list[str]()
+    rest = list[str]()
     previous = ""
     for word in words:
         follows_an_option = previous.startswith("--") and "=" not in previous
@@ -245,10 +245,10 @@ def _split(words: Sequence[str]) -> list[str]:
             # After --widths 32 64, or --rules mup, the file would be taken for one more value.
             files.append(word)
         else:
-            others += _parts(word)
+            rest += _parts(word)
         previous = word
-    command = others[:1]
-    return [*command, *files, *others[1:]]
+    command = rest[:1]
+    return [*command, *files, *rest[1:]]
 
 
 def _parts(word: str) -> list[str]:

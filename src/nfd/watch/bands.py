@@ -78,7 +78,7 @@ _OLDER = (
     "expected is a check of an earlier version, whose stream_update left out factors of the "
     "forward pass: this meter is not compared. Check again to compare it."
 )
-# Of the median: what zero is taken for
+# Zero is taken for this share of the median.
 _OFFSET = 1e-3
 # How far the widths may differ that the tensors of one network show
 _SAME_SIZE = 0.01
@@ -450,8 +450,8 @@ def _limit(deviations: Mapping[Series, Sequence[Array]], count: int) -> float:
 def _deviation(curves: Sequence[Array], run: int, weights: Array) -> Array:
     """The deviation of one run from what the others predict, over ``sqrt(1 + |w|^2)``."""
     places = curves[run].shape[1]
-    others = [_at_places(curve, places) for r, curve in enumerate(curves) if r != run]
-    predicted = np.tensordot(weights, np.stack(others), 1)
+    other_curves = [_at_places(curve, places) for r, curve in enumerate(curves) if r != run]
+    predicted = np.tensordot(weights, np.stack(other_curves), 1)
     deviation: Array = (curves[run] - predicted) / math.sqrt(1 + weights @ weights)
     return deviation
 

@@ -43,14 +43,15 @@ from nfd.scaling.plan import Plan
 from nfd.scaling.rules import rule_named
 from nfd.watch.bands import CHANGE, Band, Bands, Ladder
 
-# Of what was expected: a layer that changes less does not train.
+# A layer that changes by less than this share of what was expected does not train.
 _STANDS = 0.01
 # For how many looks a pattern without a known cause waits for one
 _PATIENCE = 4
 _ADDED = "added"
 _WEIGHT = "weight"
 _SPECTRAL = "update_to_weight"
-# Of a logarithm: what matters little, and how many standard errors chance does not reach
+# A difference of logarithms that matters little, and the number of standard errors that chance does
+# not reach
 _LEAST = 0.25
 _ERRORS = 4.0
 # How many kinds of tensors are named
@@ -400,10 +401,10 @@ class Alarm:
     def _named(self, look: _Snapshot) -> list[Alert]:
         """The alerts of the causes that a look shows: one of all layers, or one of every layer."""
         named: dict[str | None, tuple[_Judged, Cause]] = {}
-        for cause, known in CAUSES.items():
+        for cause, texts in CAUSES.items():
             if cause is Cause.DECAY and not self.verified.decay:
                 continue
-            evidence = known.evidence(look)
+            evidence = texts.evidence(look)
             if evidence and cause in _OF_ALL:
                 # What all layers do after a cause was named follows from it.
                 if self._raised and cause is not Cause.DECAY:
@@ -425,8 +426,8 @@ class Alarm:
     def _at_its_rate(self, alert: Alert) -> Alert:
         """The alert with what it blames, unless that is a learning rate that was verified."""
         if alert.cause is Cause.RATE and self.verified.rates:
-            known = CAUSES[Cause.CHANGE]
-            return replace(alert, cause=Cause.CHANGE, reason=known.reason, remedy=known.remedy)
+            texts = CAUSES[Cause.CHANGE]
+            return replace(alert, cause=Cause.CHANGE, reason=texts.reason, remedy=texts.remedy)
         lr = self.bands.ladder.lr
         has_their_rate = lr is not None and math.isclose(self.verified.lr, lr, rel_tol=ALIKE)
         if alert.cause is Cause.ALL_RATES and self.verified.rates and has_their_rate:
@@ -443,21 +444,21 @@ def _order(named: tuple[_Judged, Cause]) -> tuple[bool, float]:
 
 
 def _alert(row: WatchRow, cause: Cause, band: Band | None, since: int, layer: str | None) -> Alert:
-    known = CAUSES[cause]
+    texts = CAUSES[cause]
     return Alert(
-        row.step, since, row.meter, layer, row.value, band, cause, known.reason, known.remedy
+        row.step, since, row.meter, layer, row.value, band, cause, texts.reason, texts.remedy
     )
 
 
 def loss_alert(losses: Mapping[int, float], expected: Interval) -> Alert:
     """The alert of losses whose mean lies outside of the interval that was forecast."""
     value = sum(losses.values()) / len(losses)
-    known = CAUSES[Cause.LOSS]
+    texts = CAUSES[Cause.LOSS]
     band = Band(
         expected.value, expected.low, expected.high, (value - expected.value) / expected.stderr
     )
     return Alert(
-        max(losses), min(losses), "loss", None, value, band, Cause.LOSS, known.reason, known.remedy
+        max(losses), min(losses), "loss", None, value, band, Cause.LOSS, texts.reason, texts.remedy
     )
 
 
@@ -582,7 +583,7 @@ class RateCheck:
         is_planned = (
             bool(rates)
             and rates.keys() == scales.keys()
-            and not _others_by_law(rates, laws, scales)
+            and not _deviations_by_law(rates, laws, scales)
         )
         return Verified(is_planned, self.tuned, self.decays)
 
@@ -646,7 +647,7 @@ class RateCheck:
             alien = [name for name in rates if not _is_stepped_by(laws[name], steppers[name])]
             if alien:
                 return [_wrong_optimizer(alien, rates, laws, steppers, step)]
-        wrong = _others_by_law(rates, laws, scales)
+        wrong = _deviations_by_law(rates, laws, scales)
         if wrong:
             return [_wrong_rates(wrong, steppers, step)]
         # Later steps may lose the ratios, as by a scheduler. The alert above is about ratios that
@@ -665,7 +666,7 @@ class RateCheck:
     ) -> list[Alert]:
         """Alert to decays that do not rise as learning rates fall, or that pull gains to zero."""
         decaying = {name: decay for name, decay in decays.items() if decay}
-        wrong = _others_by_law(decaying, laws, {name: 1 / scales[name] for name in decaying})
+        wrong = _deviations_by_law(decaying, laws, {name: 1 / scales[name] for name in decaying})
         if wrong:
             reason = (
                 f"{len(wrong)} tensors decay otherwise than planned: "
@@ -716,24 +717,24 @@ def _is_made_from_plan(optimizer: torch.optim.Optimizer) -> bool:
     return all(SCALE in group for group in optimizer.param_groups)
 
 
-def _others_by_law(
+def _deviations_by_law(
     values: Mapping[str, float], laws: Mapping[str, OptimizerLaw], scales: Mapping[str, float]
 ) -> list[Deviation]:
     """Find tensors whose number is not the tuned one times the plan's factor.
 
     What Muon leaves to AdamW has a tuned number of its own.
     """
-    others = list[Deviation]()
+    deviations = list[Deviation]()
     for law in dict.fromkeys(laws[name] for name in values):
         of_law = {name: value for name, value in values.items() if laws[name] == law}
         tuned = median_low([value / scales[name] for name, value in of_law.items()])
-        deviating = _others(of_law, scales, tuned)
+        deviating = _deviations(of_law, scales, tuned)
         different = set(of_law.values())
         if deviating and len(different) == 1:
             # Where all tensors have one rate, it is taken for the tuned one.
-            deviating = _others(of_law, scales, different.pop())
-        others += deviating
-    return others
+            deviating = _deviations(of_law, scales, different.pop())
+        deviations += deviating
+    return deviations
 
 
 def _is_stepped_by(planned: OptimizerLaw, optimizer: torch.optim.Optimizer) -> bool:
@@ -746,15 +747,15 @@ def _is_stepped_by(planned: OptimizerLaw, optimizer: torch.optim.Optimizer) -> b
     return decides(planned) in map(decides, laws)
 
 
-def _others(
+def _deviations(
     rates: Mapping[str, float], scales: Mapping[str, float], tuned: float
 ) -> list[Deviation]:
-    planned = {name: tuned * scales[name] for name in rates}
-    return [
-        Deviation(n, r, planned[n])
-        for n, r in rates.items()
-        if not math.isclose(r, planned[n], rel_tol=ALIKE)
-    ]
+    deviations = []
+    for name, rate in rates.items():
+        planned = tuned * scales[name]
+        if not math.isclose(rate, planned, rel_tol=ALIKE):
+            deviations.append(Deviation(name, rate, planned))
+    return deviations
 
 
 # ---- ``expected=`` of a watch

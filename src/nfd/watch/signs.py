@@ -47,12 +47,12 @@ from nfd.watch.causes import CAUSES, Alert, Cause
 _EXPLODED = 100.0
 _RISE = 4.0
 _LIVING = 0.05
-# Of the RMS of the input: features that differ by less are rounding.
+# Features that differ by less than this share of the RMS of the input are rounding.
 _LEAST_SPREAD = 1e-6
-# AdamW at a rate of 0.01 loses 54 % in an embedding whose entries are about 1, which trains; at
-# 1e-5 and entries of 0.02 it loses 99 %.
+# AdamW at a learning rate of 0.01 loses 54 % in an embedding whose entries are about 1, which
+# trains; at 1e-5 and entries of 0.02 it loses 99 %.
 _LOST = 0.8
-# Of the largest learning rate seen
+# The share of the largest learning rate so far, above which a schedule has not ended
 _FULL_RATE = 0.1
 # How many looks
 _TWICE = 2
@@ -66,7 +66,7 @@ _LASTS = 3
 _NOISES = 8.0
 _BEYOND_LARGEST = 1.5
 _OF_PROGRESS = 0.1
-# Of the loss
+# The least noise of losses, as a share of the loss
 _LEAST_NOISE = 0.01
 _OUTPUTS = "the outputs"
 
