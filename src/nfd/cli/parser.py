@@ -223,7 +223,9 @@ def _converter(kind: Any, default: Any) -> Callable[[Any, Sequence[Token]], Any]
         # An option that is given twice has its last value. Words after each are numbered from 0.
         last = max(place for place, token in enumerate(tokens) if token.index == 0)
         values = [read(token.value) for token in tokens[last:]]
-        return tuple(values) if is_tuple else values[0]
+        if is_tuple:
+            return tuple(values)
+        return values[0]
 
     return convert
 

@@ -87,7 +87,9 @@ class PlanCommand(NetworkCommand):
             return self._compare(module)
         directory = self.directory()
         if self.batch or self.tokens or self.law:
-            law = fit_rate_law(self.law) if self.law else None
+            law = None
+            if self.law:
+                law = fit_rate_law(self.law)
             plan = plan.for_run(self.batch, self.tokens, law=law)
         lr = self.lr
         if lr is None and tuned is not None:
@@ -126,7 +128,9 @@ class PlanCommand(NetworkCommand):
                 )
         family = setup.family(base or BASE, rule, optimizer)
         # A family of the file has a base of its own, which yields to the one that was asked for.
-        return family if base is None else replace(family, base=base)
+        if base is None:
+            return family
+        return replace(family, base=base)
 
     def _remarks(self, setup: Setup, tuned: Tuned | None, family: Family) -> list[str]:
         """Say where the base comes from, unless it was given."""

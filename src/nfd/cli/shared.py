@@ -180,4 +180,6 @@ def as_number(value: str) -> float:
     """Read a number, such as ``7B`` or ``1e9``; only digits are a whole number."""
     from nfd.laws.rows import as_number as read
 
-    return int(value) if value.strip().isdecimal() else read(value)
+    if value.strip().isdecimal():
+        return int(value)
+    return read(value)

@@ -232,5 +232,7 @@ def _table(name: str, rows: Sequence[Mapping[str, Any]]) -> Section:
     cells = []
     for row in shown:
         cells.append({column: short(row.get(column)) for column in columns})
-    cut = f", the first {_MOST} below" if len(rows) > _MOST else ""
-    return Section(f"{name} ({len(rows):,} rows{cut})", [], table=cells, folded=True, level=3)
+    count = f"{len(rows):,} rows"
+    if len(rows) > _MOST:
+        count += f", the first {_MOST} below"
+    return Section(f"{name} ({count})", [], table=cells, folded=True, level=3)
