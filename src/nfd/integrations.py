@@ -254,7 +254,7 @@ __all__ = [*_CALLBACKS, "to_tensorboard", "to_wandb"]
 def check_optimizers(
     plan: Plan, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], remedy: str
 ) -> None:
-    """Raise unless optimizers step a model at the rates of its plan.
+    """Raise unless optimizers step a model at the learning rates of its plan.
 
     The error has the remedy. Optimizers are made to warn of lost ratios.
 

@@ -99,7 +99,7 @@ def _check(law: OptimizerLaw, measurement: Measurement, probe: Probe) -> None:
 
 
 def _false_hyperparameters(law: OptimizerLaw, probe: Probe) -> list[str]:
-    """List what a law says of settings that groups do not have, or that are no running means."""
+    """List what a law says of settings that groups lack, or that are not running means."""
     probe = probe.in_its_precision()
     gradient = signs(*PANEL[0])
     optimizer, before = probe.states(gradient)

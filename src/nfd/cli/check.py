@@ -86,7 +86,8 @@ class CheckCommand(SizesCommand):
         from nfd.report.page import Report, Section, made_by
 
         meanings = [f"{in_words(name)}: {meter.meaning}." for name, meter in METERS.items()]
-        networks = [row for row in answer.rows if not row["matrix"] and row["step"] == answer.steps]
+        networks = [row for row in answer.rows if not row["matrix"]]
+        last_networks = [row for row in networks if row["step"] == answer.steps]
         numbers = {
             name: getattr(answer, name)
             for name in ("rule", "optimizer", "lr", "ok", "table", "growth", "rows")
@@ -95,7 +96,7 @@ class CheckCommand(SizesCommand):
         opening = []
         if answer.wrong:
             opening.append(Section("What went wrong", [], points=answer.wrong))
-        tables = {"runs.csv": networks, "meters.csv": answer.rows}
+        tables = {"runs.csv": last_networks, "meters.csv": answer.rows}
         if self.noise:
             tables["noise.csv"] = answer.noise
         return Report(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 from cyclopts import App, Group
 
 from nfd import __version__
 from nfd.cli.check import CheckCommand
-from nfd.cli.completion import CompletionCommand
 from nfd.cli.parser import add_command, make_app, read_line
 from nfd.cli.plan import PlanCommand
 from nfd.cli.predict import PredictCommand
@@ -18,6 +18,7 @@ from nfd.cli.report import ReportCommand
 from nfd.cli.scaling_law import ScalingLawCommand
 from nfd.cli.transfer import TransferCommand
 from nfd.core.errors import InputError
+from nfd.core.options import option
 from nfd.core.words import nearest
 from nfd.paper.commands import ClaimsCommand, FigureCommand, StudyCommand
 
@@ -28,6 +29,32 @@ nfd COMMAND --help lists the options."""
 _CODES = """Exit codes: 0 done; 1 a check failed, or a law does not hold; 2 an error in
 your input or code; 70 a bug in nfd, with its traceback; 130 interrupted by
 Ctrl-C or SIGTERM."""
+
+
+@dataclass
+class CompletionCommand:
+    """Print a script that lets the shell complete commands, options and files.
+
+    Example: nfd completion bash > ~/.local/share/bash-completion/completions/nfd
+
+    For zsh, write it to a file _nfd in a folder of $fpath; for fish, to
+    ~/.config/fish/completions/nfd.fish.
+    """
+
+    shell: Literal["bash", "zsh", "fish"] | None = option(
+        None, "bash, zsh or fish", place="SHELL", group="Options"
+    )
+
+    def run(self, command: str) -> int:
+        """Print the script; returns the exit code."""
+        if self.shell is None:
+            raise InputError(
+                "completion needs the name of a shell: bash, zsh or fish, such as nfd completion "
+                "bash."
+            )
+        print(make_parser().generate_completion(shell=self.shell))
+        return 0
+
 
 GROUPS: dict[str, dict[str, Any]] = {
     "Your model": {
@@ -56,10 +83,7 @@ RENAMED = {
 
 
 def read_command(words: Sequence[str]) -> Any:
-    """Return the command that a line asks for, with its options.
-
-    Or the text of ``--help`` or ``--version``.
-    """
+    """Return the command that a line asks for, or the text of ``--help`` or ``--version``."""
     _check_name(words)
     return read_line(make_parser(), words)
 

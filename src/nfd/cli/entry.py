@@ -34,7 +34,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     It is 0, 1 (a verdict), 2 (input), 70 (a bug of ours) or 130 (interrupted).
     """
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments is None:
+        arguments = sys.argv[1:]
+    words = list(arguments)
     try:
         # SIGTERM does what Ctrl-C does.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -124,7 +126,9 @@ def _say(text: str) -> None:
             name = "\033[1;31mnfd:\033[0m"
         for line in said(text).splitlines():
             shown = visible(line)
-            print(f"{name}{shown[4:]}" if shown.startswith("nfd:") else shown, file=sys.stderr)
+            if shown.startswith("nfd:"):
+                shown = name + shown.removeprefix("nfd:")
+            print(shown, file=sys.stderr)
         sys.stderr.flush()
 
 

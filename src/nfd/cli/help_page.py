@@ -48,7 +48,9 @@ def _line(entry: HelpEntry, indent: int, console: Console) -> str:
         names = ", ".join(map(str, entry.display_labels_with_metavar))
     head = f"  {names}"
     meaning = _filled(_plain(entry.description), console, " " * indent)
-    return f"{head}{meaning[len(head) :]}" if len(head) < indent - 1 else f"{head}\n{meaning}"
+    if len(head) < indent - 1:
+        return f"{head}{meaning[len(head) :]}"
+    return f"{head}\n{meaning}"
 
 
 def _filled(text: str, console: Console, indent: str = "") -> str:

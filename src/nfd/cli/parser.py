@@ -81,14 +81,13 @@ def add_command(app: App, line: str, command_class: Any, **more: Any) -> None:
     placed_first = sorted(parameters, key=lambda parameter: parameter.kind)
     make.__signature__ = inspect.Signature(placed_first)  # type: ignore[attr-defined]
     make.__doc__ = inspect.getdoc(command_class)
-    places = [
-        setting.metadata["place"]
-        for setting in fields(command_class)
-        if "place" in setting.metadata
-    ]
-    options = ["[options]"] if len(places) < len(parameters) else []
-    usage = " ".join([line, *places, *options])
-    app.command(make, name=line.split()[-1], usage=usage, help_epilogue="", **more)
+    usage = [line]
+    for setting in fields(command_class):
+        if "place" in setting.metadata:
+            usage.append(setting.metadata["place"])
+    if len(usage) - 1 < len(parameters):
+        usage.append("[options]")
+    app.command(make, name=line.split()[-1], usage=" ".join(usage), help_epilogue="", **more)
 
 
 def read_line(app: App, words: Sequence[str]) -> Any:
@@ -104,7 +103,9 @@ def read_line(app: App, words: Sequence[str]) -> Any:
     except CycloptsError as error:
         chain = " ".join([*app.name, *(error.command_chain or ())])
         raise InputError(f"{_complaint(error)} See {chain} --help.") from None
-    return printed.getvalue().rstrip() if command is None else command
+    if command is None:
+        return printed.getvalue().rstrip()
+    return command
 
 
 # ---- From a field to a parameter of cyclopts
@@ -113,11 +114,14 @@ def read_line(app: App, words: Sequence[str]) -> Any:
 def _parameter(setting: Field[Any], hint: Any) -> inspect.Parameter:
     """Describe an option to cyclopts."""
     about = setting.metadata
-    name = about.get("name", setting.name).replace("_", "-")
-    placed = "place" in about
+    name = f"--{about.get('name', setting.name).replace('_', '-')}"
+    parameter_kind: Any = inspect.Parameter.KEYWORD_ONLY
+    if "place" in about:
+        name = about["place"]
+        parameter_kind = inspect.Parameter.POSITIONAL_ONLY
     kind = _kind_without_none(hint)
     described = Parameter(
-        name=about["place"] if placed else f"--{name}",
+        name=name,
         help=_help(about["about"], setting.default),
         group=_group(about.get("group", "Options")),
         metavar=about.get("place") or _metavar(kind),
@@ -131,7 +135,7 @@ def _parameter(setting: Field[Any], hint: Any) -> inspect.Parameter:
     )
     return inspect.Parameter(
         setting.name,
-        inspect.Parameter.POSITIONAL_ONLY if placed else inspect.Parameter.KEYWORD_ONLY,
+        parameter_kind,
         default=setting.default,
         # Where pydantic is loaded, cyclopts checks defaults against this, None among them.
         annotation=Annotated[Path | None if about.get("is_path") else hint, described],
@@ -161,14 +165,18 @@ def _is_list(kind: Any) -> bool:
 
 def _help(about: str, default: Any) -> str:
     shown = _shown(default)
-    return f"{about} (default: {shown})" if shown else about
+    if not shown:
+        return about
+    return f"{about} (default: {shown})"
 
 
 def _shown(default: Any) -> str:
     """Return a default as one would type it; empty where there is none to type."""
     if default is None or default is False:
         return ""
-    return " ".join(map(str, default)) if isinstance(default, tuple) else str(default)
+    if isinstance(default, tuple):
+        return " ".join(map(str, default))
+    return str(default)
 
 
 def _metavar(kind: Any) -> str:
@@ -176,9 +184,11 @@ def _metavar(kind: Any) -> str:
         return f"{{{','.join(get_args(kind))}}}"
     if get_origin(kind) is not tuple:
         return _KINDS[kind][1] if kind in _KINDS else ""
-    item, *others = get_args(kind)
-    noun = _KINDS[item][1]
-    return f"[{noun} ...]" if Ellipsis in others else " ".join([noun] * (1 + len(others)))
+    items = get_args(kind)
+    noun = _KINDS[items[0]][1]
+    if Ellipsis in items:
+        return f"[{noun} ...]"
+    return " ".join([noun] * len(items))
 
 
 def _converter(kind: Any, default: Any) -> Callable[[Any, Sequence[Token]], Any]:
@@ -188,8 +198,12 @@ def _converter(kind: Any, default: Any) -> Callable[[Any, Sequence[Token]], Any]
     """
     is_tuple = get_origin(kind) is tuple
     item = get_args(kind)[0] if is_tuple else kind
-    choices = get_args(item) if get_origin(item) is Literal else ()
-    expected = f"one of {', '.join(choices)}" if choices else _KINDS[item][0]
+    choices: tuple[Any, ...] = ()
+    if get_origin(item) is Literal:
+        choices = get_args(item)
+        expected = f"one of {', '.join(choices)}"
+    else:
+        expected = _KINDS[item][0]
     if is_tuple:
         expected = f"{expected.removeprefix('a ')}s"
     if _shown(default) and not choices:
@@ -206,10 +220,12 @@ def _converter(kind: Any, default: Any) -> Callable[[Any, Sequence[Token]], Any]
         raise ValueError(f"expected {expected}; got {word!r}.{nearest(word, choices)}")
 
     def convert(_type: Any, tokens: Sequence[Token]) -> Any:
-        # An option that is given twice counts as given last. Words after each are numbered from 0.
+        # An option that is given twice has its last value. Words after each are numbered from 0.
         last = max(place for place, token in enumerate(tokens) if token.index == 0)
         values = [read(token.value) for token in tokens[last:]]
-        return tuple(values) if is_tuple else values[0]
+        if is_tuple:
+            return tuple(values)
+        return values[0]
 
     return convert
 
@@ -223,7 +239,7 @@ def _split(words: Sequence[str]) -> list[str]:
     The file may stand anywhere on the line.
     """
     files = list[str]()
-    others = list[str]()
+    rest = list[str]()
     previous = ""
     for word in words:
         follows_an_option = previous.startswith("--") and "=" not in previous
@@ -231,11 +247,24 @@ def _split(words: Sequence[str]) -> list[str]:
             # After --widths 32 64, or --rules mup, the file would be taken for one more value.
             files.append(word)
         else:
-            for part in word.split("=", 1) if word.startswith("--") else [word]:
-                others += part.split(",") if _NUMBERS.fullmatch(part) else [part]
+            rest += _parts(word)
         previous = word
-    command = others[:1]
-    return [*command, *files, *others[1:]]
+    command = rest[:1]
+    return [*command, *files, *rest[1:]]
+
+
+def _parts(word: str) -> list[str]:
+    """Split an option from its value, and numbers at their commas."""
+    parts = [word]
+    if word.startswith("--"):
+        parts = word.split("=", 1)
+    words = list[str]()
+    for part in parts:
+        if _NUMBERS.fullmatch(part):
+            words += part.split(",")
+        else:
+            words.append(part)
+    return words
 
 
 def _complaint(error: CycloptsError) -> str:
@@ -264,4 +293,6 @@ def _nearest_option(wrong: str, names: Sequence[str]) -> str:
         name.removeprefix("--"): name for name in names if name.startswith("--")
     }
     close = closest(wrong.removeprefix("--"), by_word)
-    return f" Did you mean {by_word[close]!r}?" if close else ""
+    if not close:
+        return ""
+    return f" Did you mean {by_word[close]!r}?"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class PlanCommand(NetworkCommand):
-    """Plan the network of a size for training by the rates of a smaller one.
+    """Plan a network of a size, to train by the learning rates of a smaller one.
 
     Example: nfd plan setup.py --width 1024 --depth 24 --from out/transfer
 
@@ -78,14 +78,18 @@ class PlanCommand(NetworkCommand):
         from nfd.laws.rate_runs import fit_rate_law
 
         setup = self.read_setup()
-        tuned = Tuned.read(self.tuned, self.rule) if self.tuned else None
+        tuned = None
+        if self.tuned:
+            tuned = Tuned.read(self.tuned, self.rule)
         family = self._family(setup, tuned)
         module, plan = family.outline(self.width, self.depth)
         if self.fits:
             return self._compare(module)
         directory = self.directory()
         if self.batch or self.tokens or self.law:
-            law = fit_rate_law(self.law) if self.law else None
+            law = None
+            if self.law:
+                law = fit_rate_law(self.law)
             plan = plan.for_run(self.batch, self.tokens, law=law)
         lr = self.lr
         if lr is None and tuned is not None:
@@ -97,7 +101,9 @@ class PlanCommand(NetworkCommand):
             content = {"command": command, "lead": asdict(lead), "config": self.settings, "lr": lr}
             write_json(folder / "result.json", content | {"plan": plan.to_dict()})
         show(lead, table, *self._remarks(setup, tuned, family), f"Plan: {directory / 'plan.json'}")
-        return self._test(family, plan) if self.self_test else 0
+        if not self.self_test:
+            return 0
+        return self._test(family, plan)
 
     def _test(self, family: Family, plan: Any) -> int:
         """Let the plan test itself; returns the exit code."""
@@ -122,7 +128,9 @@ class PlanCommand(NetworkCommand):
                 )
         family = setup.family(base or BASE, rule, optimizer)
         # A family of the file has a base of its own, which yields to the one that was asked for.
-        return family if base is None else replace(family, base=base)
+        if base is None:
+            return family
+        return replace(family, base=base)
 
     def _remarks(self, setup: Setup, tuned: Tuned | None, family: Family) -> list[str]:
         """Say where the base comes from, unless it was given."""

@@ -13,13 +13,12 @@ from nfd.core.options import option
 
 @dataclass
 class ReportCommand:
-    """Make one page from the results in a directory: every result.json there and below, of any
-    command.
+    """Make one page from all results in a directory.
 
     Example: nfd report out
 
-    Writes report.html, which loads nothing from outside, and result.json to OUT. Nothing is
-    trained.
+    Reads every result.json there and below, of any command. Writes report.html, which loads nothing
+    from outside, and result.json to OUT. Nothing is trained.
     """
 
     directory: str = option(
@@ -38,10 +37,10 @@ class ReportCommand:
                 "report needs a directory with results, such as out. See nfd report --help."
             )
         if not replaceable(expanded(self.out)):
-            kept = str(Path(self.out) / "result.json")
+            existing = str(Path(self.out) / "result.json")
             raise InputError(
-                f"the page would replace a result, {kept!r}. Choose another directory with --out "
-                "DIR."
+                f"the page would replace a result, {existing!r}. Choose another directory with "
+                "--out DIR."
             )
         results, problems = read_results(expanded(self.directory))
         for problem in problems:

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class ScalingLawCommand(LoggedCommand):
-    """Fit the loss against width and depth, and say what growing a network buys and what the best
-    size is.
+    """Fit the loss against width and depth, and say what growing buys and which size is best.
 
     Example: nfd scaling-law setup.py --widths 32 64 128 --best parameters=1M
 

@@ -69,7 +69,9 @@ class Setup:
         if not isinstance(model, Family):
             settings = self._settings(_FAMILY)
             settings["name"] = f"{Path(self.path).name}:{getattr(model, '__name__', 'make_model')}"
-        sample = self.task.sample if self.has_task else None
+        sample = None
+        if self.has_task:
+            sample = self.task.sample
         return as_family(model, base, rule, optimizer, sample, **settings)
 
     @property
@@ -90,10 +92,12 @@ class Setup:
         evaluated = settings.get("eval_batches")
         if callable(evaluated):
             settings["eval_batches"] = evaluated()
-        return Task(batches() if callable(batches) else batches, **settings)
+        if callable(batches):
+            batches = batches()
+        return Task(batches, **settings)
 
     def _settings(self, names: Sequence[str]) -> dict[str, Any]:
-        """Return those of the names that the file defines, with their values."""
+        """Return the names that the file defines, with their values."""
         return {name: self.names[name] for name in names if name in self.names}
 
     def _either(self, noun: str, plain: str) -> Any:
@@ -110,7 +114,7 @@ _WANTED = (
 
 
 def _misspelt(name: str) -> str:
-    """Return the name that was meant, where one is off by a letter or two; otherwise "".
+    """Return the name that was meant, if one differs by a letter or two; otherwise "".
 
     A longer or shorter one is another name.
     """
@@ -134,8 +138,8 @@ def _imported(path: str) -> Any:
     folder = str(file.resolve().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
-        path_before = os.environ.get("PYTHONPATH")
-        os.environ["PYTHONPATH"] = f"{folder}{os.pathsep}{path_before}" if path_before else folder
+        folders = [folder, os.environ.get("PYTHONPATH")]
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, folders))
     module = ModuleType(f"nfd_setup_{file.stem}")
     module.__file__ = str(file.resolve())
     sys.modules[module.__name__] = module

@@ -93,7 +93,7 @@ class TrainingCommand(NetworkCommand):
         return Sweep(directory, self.workers, self.executor, self.device)
 
     def stored(self, sweep: Sweep) -> list[str]:
-        """Say which runs were stored before; of those of other code the answer has a note."""
+        """Say which runs were stored before; the answer itself notes runs of other code."""
         if sweep.reused:
             return [f"{len(sweep.reused)} runs were stored in {sweep.out} and not trained again."]
         if sweep.held and not sweep.holds_other_code:
@@ -180,4 +180,6 @@ def as_number(value: str) -> float:
     """Read a number, such as ``7B`` or ``1e9``; only digits are a whole number."""
     from nfd.laws.rows import as_number as read
 
-    return int(value) if value.strip().isdecimal() else read(value)
+    if value.strip().isdecimal():
+        return int(value)
+    return read(value)

@@ -34,8 +34,7 @@ class _Outcome:
 
 @dataclass
 class TransferCommand(LoggedCommand):
-    """Find the best learning rate at every width and depth under each rule, and what it costs to
-    tune small.
+    """Find the best learning rate at every size under each rule, and what it costs to tune small.
 
     Example: nfd transfer setup.py --widths 64 256 --rules standard complete-p
 
@@ -77,7 +76,11 @@ class TransferCommand(LoggedCommand):
 
         directory, outcome = self._fit() if self.log else self._train()
         answer = outcome.answer
-        lead = replace(answer.lead, verdict=outcome.verdict) if outcome.verdict else answer.lead
+        lead = answer.lead
+        sentences = [*answer.sentences, answer.about]
+        if outcome.verdict:
+            lead = replace(lead, verdict=outcome.verdict)
+            sentences.insert(0, outcome.verdict)
         if isinstance(answer, RateLaw):
             question = "At which rate to train?"
             findings = []
@@ -88,7 +91,6 @@ class TransferCommand(LoggedCommand):
             findings = transfer_findings(answer)
             charts = hero(answer)
             rules = result(answer.rules)
-        verdicts = [outcome.verdict] if outcome.verdict else []
         numbers = {"rules": rules, "table": answer.table, "notes": answer.notes}
         page = Report(
             question,
@@ -97,7 +99,7 @@ class TransferCommand(LoggedCommand):
             findings,
             lead,
             charts,
-            [*verdicts, *answer.sentences, answer.about],
+            sentences,
             answer.levels,
             closing=[made_by(command)],
             content=numbers | outcome.content,

@@ -149,7 +149,7 @@ def _own_name(config: Any, name: str) -> str:
 
 
 def _numbers(value: Any) -> list[int]:
-    """List a whole number, or those of several stages; nothing for anything else."""
+    """List a whole number, or the whole numbers of several stages; nothing for anything else."""
     numbers = list(value) if isinstance(value, list | tuple) else [value]
     return numbers if all(type(number) is int for number in numbers) else []
 

@@ -50,7 +50,7 @@ class Family:
         rule, optimizer, blocks, roles: as in ``nfd.plan``, with its defaults.
         name: what stores and charts call it; by default the name of the function.
         version: of what a hash of your code does not show, such as a file that the constructor
-            reads. Stored trainings of another version, like those of other code, are not used.
+            reads. Stored training runs of another version, or of other code, are not used.
         sample: an input, to trace the model with; the verbs take it from the task.
 
     Raises:
@@ -208,7 +208,7 @@ class Family:
         return changed
 
     def plan(self, width: int, depth: int) -> Plan:
-        """Return the plan of a size: initial scale, rate, decay and epsilon of every tensor.
+        """Return the plan of a size: initial scale, learning rate, decay, epsilon of every tensor.
 
         Raises:
             ValueError: as ``nfd.plan`` does.
@@ -358,7 +358,7 @@ def as_family(
             )
         family = Family(family, base, **more)
         if told_by(instance(family.make_model, *base)) is not None:
-            # the rate of such networks is that of width and depth 1
+            # Such networks have the learning rate of width and depth 1.
             family = replace(family, base=(1, 1))
     family = family.under(rule, optimizer, sample, blocks=blocks, roles=roles)
     # Code can change under a name: what a closure holds, or what a notebook defines again.

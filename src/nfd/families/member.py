@@ -90,7 +90,8 @@ class Member:
 
         Args:
             lr, weight_decay: of the base, at least 0; the plan scales them.
-            adamw_lr: under Muon, the base's rate of the tensors that AdamW trains; ``lr`` if None.
+            adamw_lr: under Muon, the base's learning rate of the tensors that AdamW trains; by
+                default ``lr``.
         """
         return [group.public() for group in self.base_groups(lr, weight_decay, adamw_lr)]
 
@@ -99,7 +100,7 @@ class Member:
     ) -> list[BaseGroup]:
         """Group the parameters that are stepped alike, with settings of the base.
 
-        Arguments are those of ``groups``.
+        It has the arguments of ``groups``.
         """
         if self.is_planned:
             return self.plan.base_groups(
@@ -183,7 +184,7 @@ class Member:
             yield ends
 
     def reserve(self, samples: int) -> None:
-        """Reserve memory for a training of this many samples.
+        """Reserve memory for a training run of this many samples.
 
         Only layers without stored weights need it.
         """

@@ -257,7 +257,7 @@ class Network(nn.Module):
         return {"regime": rule_named(rule).regime}
 
     def reserve(self, samples: int) -> None:
-        """Reserve memory for a training of this many samples.
+        """Reserve memory for a training run of this many samples.
 
         Only layers without stored weights need it.
         """
@@ -401,7 +401,7 @@ class Network(nn.Module):
         """Return the role of every trainable parameter, by its name.
 
         Raises:
-            ValueError: naming those that a subclass added, for which there is no rate.
+            ValueError: naming parameters that a subclass added, which have no learning rate.
         """
         names = [name for name, p in self.named_parameters() if p.requires_grad]
         added = [name for name in names if name.partition(".")[0] not in _ROLES]

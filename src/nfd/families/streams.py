@@ -68,9 +68,9 @@ class StreamEnds:
     + a * block(h)``, as ``torch.lerp`` or a learned gain do.
 
     ``first`` and ``last`` hold, by the name of the stack, a tensor per call of that block; blocks
-    that are not called as modules have none. ``before`` and ``behind`` have the stream around a
-    block's last call, by the block's name, and ``gains`` what the model multiplies the block's
-    output by, a number or one of every channel.
+    that are not called as modules have none. ``before`` and ``behind`` have the stream before and
+    after a block's last call, by the block's name, and ``gains`` what the model multiplies the
+    block's output by, a number or one of every channel.
     """
 
     first: dict[str, list[Tensor]] = field(default_factory=lambda: defaultdict(list))

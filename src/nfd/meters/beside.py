@@ -104,7 +104,7 @@ def _weak_norms(runs: Sequence[Row]) -> str:
 
 # ---- Updates of 16 bits
 
-# Of the share of entries that move in the narrowest network
+# Fewer entries move if their share is below this multiple of the narrowest network's share.
 _FEWER = 0.9
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, astuple, dataclass, field
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +110,7 @@ def check(
         task: batches, one per step, or an ``nfd.Task``.
         widths, depths: every pair is trained. One value leaves an axis out.
         lr: learning rate of the base; by default 0.1 for SGD, 0.001 for others.
-        rule, optimizer, blocks, roles: in place of those of the family; as in ``nfd.plan``.
+        rule, optimizer, blocks, roles: in place of the family's; as in ``nfd.plan``.
         seeds: initialisations of each network, at least 2.
         at: steps after which to read the meters, ascending; training ends with the last of them.
         noise: also estimate the noise scale of gradients after the last step (``Check.noise``).
@@ -124,34 +125,28 @@ def check(
 
     Source: Eqs. 7, 8, 27, 33, 34; Yang et al., Tensor Programs V (coordinate checks).
     """
-    sizes = {
-        "width": check_ascending("widths", widths, WIDEST),
-        "depth": check_ascending("depths", depths, MOST),
-    }
-    if all(len(along) < 2 for along in sizes.values()):
-        raise InputError(
-            f"widths or depths must hold two sizes or more; got {list(widths)} and {list(depths)}."
-        )
+    sizes = _sizes(widths, depths)
     task = as_task(task)
     base = (sizes["width"][0], sizes["depth"][0])
     family = as_family(family, base, rule, optimizer, task.sample, blocks=blocks, roles=roles)
     check_optimizer(family.optimizer, rule=family.rule, weight_decay=task.weight_decay or 0.0)
-    rate = check_real("lr", family.law.default_lr if lr is None else lr, above=0.0, below=MAX_RATE)
+    if lr is None:
+        lr = family.law.default_lr
+    rate = check_real("lr", lr, above=0.0, below=MAX_RATE)
+    looks: tuple[int, ...] = (task.steps,)
     if at is not None:
         at, task = _up_to_the_last(at, task)
+        looks = tuple(at)
     if check_flag("noise", noise):
         samples_of_a_part(task.batches)
     seeds = check_count("seeds", seeds, minimum=2, maximum=MOST)
     family.check_sizes(sizes["width"], sizes["depth"])
     judge = _judge(family, task, rate, is_told=optimizer is not None)
-    meters = Meters(None if at is None else tuple(at), noise)
-    looks = tuple(at) if at else (task.steps,)
-    trials = [
-        Trial(family, task, width, depth, seed, rate, observe=(meters, Routing()))
-        for width in sizes["width"]
-        for depth in sizes["depth"]
-        for seed in range(seeds)
-    ]
+    meters = Meters(None if at is None else looks, noise)
+    observe = (meters, Routing())
+    trials = []
+    for width, depth, seed in product(sizes["width"], sizes["depth"], range(seeds)):
+        trials.append(Trial(family, task, width, depth, seed, rate, observe=observe))
     with as_sweep(sweep) as opened:
         records = opened.run_all({"checking": trials}, "checking")["checking"]
         runs = [_row(record) for record in records]
@@ -184,6 +179,19 @@ def check(
         tuple(opened.notes(family)),
         _self_test(family, base, largest),
     )
+
+
+def _sizes(widths: Sequence[int], depths: Sequence[int]) -> dict[str, list[int]]:
+    """Check the sizes, of which one axis needs two or more."""
+    sizes = {
+        "width": check_ascending("widths", widths, WIDEST),
+        "depth": check_ascending("depths", depths, MOST),
+    }
+    if all(len(along) < 2 for along in sizes.values()):
+        raise InputError(
+            f"widths or depths must hold two sizes or more; got {list(widths)} and {list(depths)}."
+        )
+    return sizes
 
 
 def _up_to_the_last(at: Sequence[int], task: Task) -> tuple[Sequence[int], Task]:
@@ -238,7 +246,10 @@ def _table(
     for axis in AXES:
         for step in looks:
             for stack in stacks:
-                place = {"stack": stack, "step": step} if stack else {"step": step}
+                place: Row = {}
+                if stack:
+                    place["stack"] = stack
+                place["step"] = step
                 for row in rows(networks(runs, step, stack), sizes, axis, rule, beside):
                     if step == looks[-1] or not METERS[row["meter"]].is_of_one_step:
                         table.append(row | place)
@@ -384,11 +395,14 @@ class Check:
     def rows(self) -> list[dict[str, Any]]:
         """All readings: one dict for each network and step, and one for each of its matrices.
 
-        Of the network ``matrix`` is empty. A matrix has its ``role`` and the numbers of a matrix
-        (``nfd.meters.updates.Baseline.look``). ``inner_bound`` is what ``inner_update`` would be at
-        perfect alignment.
+        In the dict of a network ``matrix`` is empty. The dict of a matrix has its ``role`` and the
+        numbers of a matrix (``nfd.meters.updates.Baseline.look``). ``inner_bound`` is what
+        ``inner_update`` would be at perfect alignment.
         """
-        return [row for run in self.runs for row in run["rows"]]
+        rows = []
+        for run in self.runs:
+            rows += run["rows"]
+        return rows
 
     @property
     def noise(self) -> list[dict[str, Any]]:
@@ -399,7 +413,10 @@ class Check:
         (``nfd.meters.noise``). A batch much larger than this gains little. Pass it to
         ``Plan.for_run`` as ``critical_batch``, in the unit of ``batch`` there.
         """
-        return [row for run in self.runs for row in run["noise"]]
+        scales = []
+        for run in self.runs:
+            scales += run["noise"]
+        return scales
 
     @property
     def ladder(self) -> dict[str, Any]:
@@ -410,14 +427,18 @@ class Check:
         depth, the ``shapes`` of their tensors, and ``readings``, each a ``nfd.watch.WatchRow``.
         """
         parts = ("width", "depth", "shapes", "readings")
-        networks = [{name: run[name] for name in parts if name in run} for run in self.runs]
-        names = {
+        networks = []
+        for run in self.runs:
+            networks.append({name: run[name] for name in parts if name in run})
+        return {
             "rule": self.rule,
             "optimizer": self.optimizer,
             "lr": self.lr,
             "definition": DEFINITION,
+            "ok": self.ok,
+            "base": list(self.base),
+            "networks": networks,
         }
-        return {**names, "ok": self.ok, "base": list(self.base), "networks": networks}
 
     def save(self, path: str | Path) -> None:
         """Write ``ladder`` as JSON, for ``nfd.Watch(..., expected=path)``."""
@@ -443,9 +464,9 @@ class Check:
         undecided = sum(row["verdict"] == "UNCERTAIN" for row in self.table)
         readings = f"{len(self.faults)} of {len(self.table)} readings, {undecided} undecided"
         numbers = {"faults": readings}
-        fitted = [
-            row for row in self.table if math.isfinite(row["slope"]) and row["verdict"] != "FALLS"
-        ]
+        fitted = [row for row in self.table if math.isfinite(row["slope"])]
+        # A loss that falls is what training is for.
+        fitted = [row for row in fitted if row["verdict"] != "FALLS"]
         if fitted:
             row = max(fitted, key=lambda row: (is_fault(row), abs(row["slope"])))
             numbers[f"steepest: {row_name(row)}"] = f"{row['axis']}^{slope_of(row)}"
@@ -453,9 +474,11 @@ class Check:
         numbers["tensors that scale wrongly"] = str(len(tensors_at_fault))
         if not count:
             return Lead("No fault found.", "good", numbers)
-        cure = None if self.failures else cure_of_all(self.faults, self.rule)
-        remedy = f" Rule {cure!r} has the remedies built in: train by its plan." if cure else ""
-        faults = f"{count} fault{'s' if count > 1 else ''} under rule {self.rule!r}.{remedy}"
+        noun = "faults" if count > 1 else "fault"
+        faults = f"{count} {noun} under rule {self.rule!r}."
+        cure = cure_of_all(self.faults, self.rule)
+        if cure and not self.failures:
+            faults += f" Rule {cure!r} has the remedies built in: train by its plan."
         return Lead(faults, "bad", numbers)
 
     @property
@@ -469,7 +492,7 @@ class Check:
 
     @property
     def notes(self) -> list[str]:
-        """Warnings in words, as of random numbers in training or matrices that never moved."""
+        """Warnings in words, such as about random numbers in training or unmoved matrices."""
         notes = list(self.of_runs)
         if self.copies:
             notes.append(COPIES)
@@ -483,18 +506,19 @@ class Check:
 
     @property
     def suspicions(self) -> list[str]:
-        """The suspects in words: one that deviates in some way, and the names of the others."""
+        """The suspects in words: one for each way to deviate, and the names of the others."""
         ways: dict[tuple[str, str, bool], list[Suspect]] = {}
         for suspect in self.suspects:
             way = (suspect.axis, suspect.what, suspect.excess.value > 0)
             ways.setdefault(way, []).append(suspect)
-        likewise = {}
-        for first, *others in ways.values():
-            likewise[str(first)] = quoted([suspect.tensor for suspect in others])
-        return [
-            f"{sentence}. Likewise {names}." if names else f"{sentence}."
-            for sentence, names in likewise.items()
-        ]
+        # Sentences that read the same are written once.
+        sentences: dict[str, str] = {}
+        for first, *similar in ways.values():
+            sentence = f"{first}."
+            if similar:
+                sentence += f" Likewise {quoted([suspect.tensor for suspect in similar])}."
+            sentences[str(first)] = sentence
+        return list(sentences.values())
 
     @property
     def unmoved(self) -> list[str]:
@@ -516,22 +540,20 @@ class Check:
             f"Rule {self.rule!r}, {name}, lr = {self.lr:g}, {self.about}, {self.seeds} seeds; "
             f"{ranges}"
         )
-        # Of earlier looks only the faults
+        # Earlier looks show only their faults.
         shown = [row for row in self.table if row["step"] == self.steps or is_fault(row)]
+        parts = [str(self.lead), head]
+        parts += [f"! {text}" for text in self.wrong]
+        parts += self.notes
+        parts.append(self._table_as_text(shown))
+        parts += _reasons(shown)
         undecided = sum(row["reason"] == "edge" for row in shown)
-        open_ = f"{undecided} UNCERTAIN: more seeds or larger sizes would settle them."
-        noise = ["", _NOISE, rows_as_text([_of_noise(row) for row in self.noise])]
-        return said(
-            str(self.lead),
-            head,
-            *(f"! {text}" for text in self.wrong),
-            *self.notes,
-            self._table_as_text(shown),
-            *_reasons(shown),
-            *([open_] if undecided else []),
-            THRESHOLDS,
-            *(noise if self.noise else []),
-        )
+        if undecided:
+            parts.append(f"{undecided} UNCERTAIN: more seeds or larger sizes would settle them.")
+        parts.append(THRESHOLDS)
+        if self.noise:
+            parts += ["", _NOISE, rows_as_text([_of_noise(row) for row in self.noise])]
+        return said(*parts)
 
     @property
     def _sizes(self) -> dict[str, Sequence[int]]:
@@ -588,7 +610,7 @@ def _of_noise(row: Row) -> Row:
 
 
 def slope_of(row: Mapping[str, Any]) -> str:
-    """``-0.47 [-0.53, -0.42]``, or a dash where none could be fitted."""
+    """Write a slope as ``-0.47 [-0.53, -0.42]``, or a dash where none could be fitted."""
     if not math.isfinite(row["slope"]):
         return "-"
     return f"{row['slope']:+.2f} [{row['low']:+.2f}, {row['high']:+.2f}]"
@@ -596,8 +618,10 @@ def slope_of(row: Mapping[str, Any]) -> str:
 
 def meaning_of(row: Mapping[str, Any]) -> str:
     """What a row means, with the size since which its meter changes."""
-    start = f"since {row['axis']} {row['since']}: " if row["since"] is not None else ""
-    return start + str(row["cause"])
+    cause = str(row["cause"])
+    if row["since"] is None:
+        return cause
+    return f"since {row['axis']} {row['since']}: {cause}"
 
 
 # ---- Its charts
@@ -624,7 +648,8 @@ def check_findings(check: Check, data: str) -> list[Finding]:
 def _finding(check: Check, axis: Axis, caption: str) -> Finding:
     """Chart every meter along one axis."""
     sizes = sorted({run[axis] for run in check.runs})
-    trends = [row for row in check.table if row["axis"] == axis and row["step"] == check.steps]
+    last_rows = [row for row in check.table if row["step"] == check.steps]
+    trends = [row for row in last_rows if row["axis"] == axis]
     points = list[Row]()
     table = list[Row]()
     for trend in trends:
@@ -691,9 +716,9 @@ class Meters(Observer):
 
     It returns one row of plain data: the meters after the last step, ``events``, ``unread``,
     ``rows``, the meters of the network and of its matrices after every step that is looked at,
-    ``readings``, the same with those of its blocks, as rows of ``nfd.watch.WatchRow``, ``noise``,
-    that of its gradients, if asked for, ``draws``, whether it drew random numbers, and ``print``, a
-    hash of its initial weights.
+    ``readings``, the same with the meters of its blocks, as rows of ``nfd.watch.WatchRow``,
+    ``noise``, the noise scale of its gradients if asked for, ``draws``, whether it drew random
+    numbers, and ``print``, a hash of its initial weights.
     """
 
     at: tuple[int, ...] | None = None
@@ -745,17 +770,21 @@ class _Measurement(Observation):
 
     def end(self) -> tuple[dict[str, float], dict[str, Any], Any]:
         """Measure what the last step left, if it still answers."""
+        module = self.member.module
+        noise = []
+        tensor_rows = []
         is_finite = self._is_finite_at_the_end()
         if is_finite:
             meters = self._measure(len(self.losses))
+            if self.asked.noise:
+                noise.append(self._noise())
         else:
             meters = self._note(self.looks[-1], self.meters)
-        noise = [self._noise()] if is_finite and self.asked.noise else []
-        module = self.member.module
         draws = global_state() != self.streams
         if is_finite:
             with quiet(module), as_written():
                 self.sizes.find_rounding(self._last_loss)
+            tensor_rows = self.sizes.read()
         stacks = {}
         for stack, numbers in meters.items():
             stacks[stack] = {"unread": self.start.unread[stack]} | numbers
@@ -765,13 +794,16 @@ class _Measurement(Observation):
             "weak_norms": self.weak_norms,
             "draws": draws,
             "print": self.print,
-            "tensors": self.sizes.read() if is_finite else [],
+            "tensors": tensor_rows,
             "shapes": {name: list(t.shape) for name, t in tensors(module).items()},
             "rows": self.rows,
             "readings": [astuple(reading) for reading in self.readings],
             "noise": noise,
+            **network,
         }
-        return {}, {}, result | network | ({"stacks": stacks} if stacks else {})
+        if stacks:
+            result["stacks"] = stacks
+        return {}, {}, result
 
     def _is_finite_at_the_end(self) -> bool:
         """Whether the last loss and the outputs are finite; events say what went wrong."""
@@ -804,7 +836,9 @@ class _Measurement(Observation):
 
         It is the second one where the readout is initialised to zero.
         """
-        moved = self.start.stream_updates() if self.awaited else {}
+        if not self.awaited:
+            return
+        moved = self.start.stream_updates()
         for stack in self.awaited & moved.keys():
             self.meters[stack]["first_update"] = moved[stack]
         self.awaited = {stack for stack in self.awaited if moved.get(stack) == 0}
@@ -822,7 +856,9 @@ class _Measurement(Observation):
         look = self.start.look(self.previous).with_bounds()
         meters = {}
         for stack, earlier in self.meters.items():
-            numbers = look.stacks.get(stack, {}) if stack else look.network
+            numbers = look.network
+            if stack:
+                numbers = look.stacks.get(stack, {})
             meters[stack] = earlier | numbers
         self._note(step, meters)
         self.readings += readings(self.member, look, step)
@@ -856,14 +892,17 @@ class _Measurement(Observation):
 
     @contextmanager
     def _around(self, step: int) -> Iterator[None]:
-        asked = self.asked.at is not None
-        if step + 1 not in self.looks if asked else step > 0:
+        has_steps = self.asked.at is not None
+        is_read = step == 0
+        if has_steps:
+            is_read = step + 1 in self.looks
+        if not is_read:
             yield
             return
         with self.member.stream() as ends:
             yield
         self._read_gradient(ends, step)
-        self.previous = self.start.weights() if asked else None
+        self.previous = self.start.weights() if has_steps else None
 
     def _read_gradient(self, ends: StreamEnds, step: int) -> None:
         for stack in self.member.stacks:

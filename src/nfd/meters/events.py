@@ -44,8 +44,8 @@ class Event:
         kind: what happened.
         step: how many updates the network had taken.
         layer: the first layer that shows it, or the stack of blocks; empty for the whole network.
-        size: the loss over the first loss, the gradient that enters the first block over that which
-            leaves the last, or a share of experts or of tokens.
+        size: the loss over the first loss, the gradient that enters the first block over the
+            gradient that leaves the last, or a share of experts or of tokens.
     """
 
     kind: str
@@ -99,7 +99,9 @@ def first_bad(model: nn.Module, run: Callable[[], Any]) -> str:
     broken: list[str] = []
 
     def look(name: str, _: nn.Module, __: Any, out: Any) -> None:
-        tensor = out[0] if isinstance(out, tuple | list) and out else out
+        tensor = out
+        if isinstance(out, tuple | list) and out:
+            tensor = out[0]
         if isinstance(tensor, Tensor) and not bool(tensor.isfinite().all()):
             broken.append(name)
 
@@ -120,8 +122,11 @@ def gradient_events(ends: EndGradients, stack: str = "", step: int = 0) -> Itera
     at_zero = ends.at_zero / ends.last
     if not math.isfinite(ratio):
         yield Event("gradient-not-finite", step, stack)
-    elif not _VANISHED <= ratio <= _EXPLODED:
-        yield Event("gradients-vanish" if ratio < 1 else "gradients-explode", step, stack, ratio)
+    elif ratio < _VANISHED:
+        yield Event("gradients-vanish", step, stack, ratio)
+    elif ratio > _EXPLODED:
+        yield Event("gradients-explode", step, stack, ratio)
     if not at_zero <= _EXPLODED:
-        size = at_zero if math.isfinite(at_zero) else math.inf
-        yield Event("gradients-explode-at-zero", step, stack, size)
+        if not math.isfinite(at_zero):
+            at_zero = math.inf
+        yield Event("gradients-explode-at-zero", step, stack, at_zero)

@@ -6,13 +6,13 @@ where the gradient of one of its tensors has an entry that is not zero. A router
 shows its choices: its output with E entries for each token. Chance is not a fault: routers are
 initialised at random, and tokens resemble each other.
 
-- An expert is dead that no step reached in any network, unless so few tokens or so uneven routers
-  would explain it: unless others are missed with a probability p by which ``E p^networks`` is above
-  ``_CHANCE``.
-- A router has collapsed that chooses one expert first for more than ``_SHARE`` of the different
-  tokens of the last step, in the networks of all seeds of a size. Of 4 experts and 64 tokens,
-  random routers do that over 3 seeds with a chance of 4e-6 where tokens have a mean cosine of 0.5,
-  1e-3 of 0.7, 8e-3 of 0.8; of 16 experts 2e-4 at 0.8.
+- An expert is dead if no step reached it in any network, unless few tokens or uneven routers
+  would explain it: unless the other experts are missed with a probability p by which
+  ``E p^networks`` is above ``_CHANCE``.
+- A router has collapsed if it chooses one expert first for more than ``_SHARE`` of the different
+  tokens of the last step, in the networks of all seeds of a size. With 4 experts and 64 tokens,
+  random routers do this over 3 seeds with a chance of 4e-6 if tokens have a mean cosine of 0.5,
+  1e-3 for 0.7, and 8e-3 for 0.8; with 16 experts 2e-4 for 0.8.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from nfd.scaling.model import TensorInfo, container_of, modules, tensors
 from nfd.scaling.samples import tensors_in
 
 _CHANCE = 0.01
-# Of the tokens, and how many different ones a share needs
+# The share of the tokens, and how many different tokens it needs
 _SHARE = 0.95
 _FEWEST = 16
 # Tensors of every expert, and where it stands in each
@@ -92,7 +92,8 @@ class _Watched(Observation):
     def _see(
         self, name: str, count: int, _: nn.Module, args: Any, kwargs: Mapping[str, Any], out: Any
     ) -> None:
-        scores = [t for t in tensors_in(out) if t.is_floating_point() and t.shape[-1:] == (count,)]
+        floats = [t for t in tensors_in(out) if t.is_floating_point()]
+        scores = [t for t in floats if t.shape[-1:] == (count,)]
         tokens = tensors_in((args, kwargs))[0].detach()
         tokens = tokens.reshape(-1, tokens.shape[-1])
         if not scores or scores[0].numel() != len(tokens) * count:
@@ -114,8 +115,8 @@ def experts_of(member: Member) -> tuple[dict[str, _Experts], dict[str, int]]:
     """Find the experts of a network, and their routers.
 
     Returns:
-        The experts by the name of what holds them, and how many there are by the module that alone
-        can be the router of some.
+        The experts by the name of what holds them; and by the name of a router how many experts
+        there are, if only one module can be their router.
     """
     experts_by_holder = dict[str, _Experts]()
     routers = dict[str, int]()
@@ -131,11 +132,8 @@ def experts_of(member: Member) -> tuple[dict[str, _Experts], dict[str, int]]:
                 for e, of_one in zip(range(len(p)), stacked, strict=False):
                     of_one.append((p, e))
         in_lists = tuple(f"{name}." for name in lists)
-        apart = {
-            name: t.parameter
-            for name, t in matrices.items()
-            if t.parameter.dim() == 2 and not name.startswith(in_lists)
-        }
+        outside = {name: t for name, t in matrices.items() if not name.startswith(in_lists)}
+        apart = {name: t.parameter for name, t in outside.items() if t.parameter.dim() == 2}
         for holder, experts in held.items():
             count = len(experts)
             fitting = [
@@ -174,10 +172,14 @@ def _of_list(children: Any) -> _Experts:
     """The tensors of every child, where there are several and all have the same."""
     if any(child is None for child in children):
         return []
-    shapes = [{name: p.shape for name, p in child.named_parameters()} for child in children]
+    shapes = [_shapes_of(child) for child in children]
     if len(shapes) < 2 or any(of_child != shapes[0] for of_child in shapes):
         return []
     return [_trained_of(child) for child in children]
+
+
+def _shapes_of(child: nn.Module) -> dict[str, torch.Size]:
+    return {name: p.shape for name, p in child.named_parameters()}
 
 
 def _trained_of(child: nn.Module) -> list[tuple[nn.Parameter, Any]]:
@@ -189,11 +191,14 @@ def routing_events(runs: Sequence[Row]) -> Iterator[tuple[Row, Event]]:
 
     ``run["routing"]`` of each is what ``Routing`` returned.
     """
-    holders = [name for run in runs for name in run["routing"]["experts"]]
-    for holder in dict.fromkeys(holders):
+    holders = dict[str, None]()
+    routers = dict[str, None]()
+    for run in runs:
+        holders |= dict.fromkeys(run["routing"]["experts"])
+        routers |= dict.fromkeys(run["routing"]["shares"])
+    for holder in holders:
         yield from _dead_experts(holder, runs)
-    routers = [name for run in runs for name in run["routing"]["shares"]]
-    for router in dict.fromkeys(routers):
+    for router in routers:
         yield from _collapsed(router, runs)
 
 
@@ -203,7 +208,7 @@ def _dead_experts(holder: str, runs: Sequence[Row]) -> Iterator[tuple[Row, Event
     count = having[0]["routing"]["experts"][holder][0]
     missed = [{*run["routing"]["experts"][holder][1]} for run in having]
     dead = set.intersection(*missed)
-    # The share at which networks miss the others, with one more miss and one more chance
+    # The share at which networks miss the other experts, with one more miss and one more chance
     misses = sum(map(len, missed)) - len(dead) * len(having) + 1
     probability = misses / ((count - len(dead)) * len(having) + 1)
     if not dead or count * probability ** len(having) >= _CHANCE:

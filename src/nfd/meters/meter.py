@@ -95,7 +95,7 @@ class Meter:
         advice: by axis and verdict.
         is_of_one_step: whether it stays as it is after every later step.
         definition: the first ``DEFINITION`` of ``nfd.meters.updates`` whose stored numbers mean the
-            same as those of today.
+            same as numbers that are read now.
     """
 
     meaning: str
@@ -130,7 +130,7 @@ def _independent_parts(slope: Interval, direction: float) -> bool:
 
     Here a is from what moves it alike and b from independent parts. Small networks have the larger
     b, so that sound ones show exponents down to -1/2, and lower by what directions lose. A collapse
-    of this update alone would look alike over the sizes of a check; where features stop moving,
+    of only this update would look alike over the sizes of a check; where features stop moving,
     ``inner_update`` shows it.
     """
     return slope.high >= INDEPENDENT_EXPONENT + direction

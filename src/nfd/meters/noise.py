@@ -72,7 +72,7 @@ class GradientNoise:
         There is one per parameter, None for a parameter without. They are not stored.
 
         Raises:
-            ValueError: if their number differs from that of the previous micro-batch.
+            ValueError: if the previous micro-batch had another number of gradients.
         """
         if self._count and len(gradients) != len(self._sum):
             raise InputError(
@@ -109,7 +109,7 @@ class GradientNoise:
         """The noise scale in samples, with 95 % limits by Fieller's theorem over groups.
 
         The upper limit is widened by ten times what the group of the largest variance adds to their
-        mean: of heavy tails the mean misses several times as much as its largest part shows.
+        mean: if tails are heavy, the mean misses several times as much as its largest part shows.
 
         Returns:
             Not-a-number before two groups are complete. The upper limit is infinite if the signal
@@ -124,7 +124,8 @@ class GradientNoise:
         below = float(signals.mean())
         ratio = ratio_of_means(variances, signals)
         if math.isnan(ratio.low):
-            return Interval(above / below if below > 0 else math.inf, math.nan, 0.0, math.inf)
+            scale = above / below if below > 0 else math.inf
+            return Interval(scale, math.nan, 0.0, math.inf)
         largest = float(variances.max() - above) / len(variances)
         return replace(ratio, high=ratio.high * (1 + _UNSEEN * largest / above))
 
@@ -132,7 +133,9 @@ class GradientNoise:
 def _square(gradients: Sequence[Tensor | None]) -> float:
     """The sum of squares of all entries, added up in float64."""
     squares = [g.detach().square().sum(dtype=torch.float64) for g in gradients if g is not None]
-    return float(torch.stack(squares).sum()) if squares else 0.0
+    if not squares:
+        return 0.0
+    return float(torch.stack(squares).sum())
 
 
 def noise_of(

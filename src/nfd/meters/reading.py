@@ -22,8 +22,8 @@ class WatchRow:
             from 1, over the number of blocks of its stack. The second stack, such as a decoder, has
             (1, 2]. None for layers outside of the blocks, and for the whole network.
         value: not-a-number where training diverged.
-        kind: the name of the layer without that of its block, shared by layers that correspond in
-            several blocks; None for the whole network.
+        kind: the name of the layer without the name of its block, shared by layers that correspond
+            in several blocks; None for the whole network.
     """
 
     step: int

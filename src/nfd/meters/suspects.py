@@ -1,32 +1,33 @@
-"""Which tensors scale otherwise than the tables of the rules say, and why.
+"""Find tensors that scale otherwise than the tables of the rules say, and why.
 
-The meters of a check say that something grows. Its suspects say where. A network shows of every
-tensor W
+The meters of a check say that something grows. Its suspects say where. A network shows these
+quantities of every tensor W:
 
     start    rms(W(0))
     change   rms(W - W(0)) after the last step; |W - W(0)|_2 where the optimizer fixes the largest
              singular value (Muon)
-    first    its change after the first step that changes it
-    decay    its learning rate times its weight decay
+    first    the change after the first step that changes W
+    decay    the learning rate of W times its weight decay
     epsilon  Adam's epsilon over the root of its second moment
-    moved    of a tensor of 16 bits whose large entries stay: the share of entries with a gradient
-             that training changes
-    effect   its rate times the sum of |dLoss/dW|: the most that an update of Adam's size moves the
-             loss
+    moved    the share of entries with a gradient that training changes, where W has 16 bits and
+             its large entries stay
+    effect   the learning rate times the sum of |dLoss/dW|: the most that an update of Adam's size
+             moves the loss
 
 and a plan of the same model under a rule of mup's kind says how start and change are to follow the
 sizes, with what the model's own forward pass multiplies the tensor by. What is left is the
 *excess*, a power of width or depth that is to be 0. Updates of sound networks of Adam have the
-exponents of their rates; those of SGD follow their gradients, which have the powers of
+exponents of their learning rates; updates of SGD follow their gradients, which have the powers of
 ``nfd.scaling.rules`` only in sound networks.
 
-Steps of Adam's kind have the size of their rate, but what is left of several depends on how their
-signs agree: biases of a sound MLP on digits keep 0.57 of ten steps at width 32 and 0.36 at width
-128, where the initial outputs are smaller. So these are judged by their first step as well.
+Steps of Adam's kind have the size of their learning rate, but what is left of several steps depends
+on how their signs agree: biases of a sound MLP on digits keep 0.57 of ten steps at width 32 and
+0.36 at width 128, where the initial outputs are smaller. So these are judged by their first step as
+well.
 
-A tensor whose gradient is rounding (biases of keys, which softmax does not see, or of what a norm
-of channels follows) or whose effect is next to nothing (``A_log`` of a state space that begins
-small) is not judged by its updates.
+Some tensors are not judged by their updates: a tensor whose gradient is rounding (biases of keys,
+which softmax does not see, or biases before a norm of channels), and a tensor whose effect is next
+to nothing (``A_log`` of a state space that is initialised small).
 """
 
 from __future__ import annotations
@@ -74,12 +75,14 @@ class Sizes:
 
     def __init__(self, member: Member, kept: Mapping[str, Tensor]) -> None:
         self.member = member
-        # Of the networks of the paper all is known.
-        infos = {} if member.net is not None else tensors(member.module)
+        infos = {}
+        # How the networks of the paper scale is known.
+        if member.net is None:
+            infos = tensors(member.module)
         self.start: dict[str, Tensor] = {}
         if infos:
-            others = {name: t for name, t in infos.items() if name not in kept}
-            self.start = copies(others) | dict(kept)
+            without_copy = {name: t for name, t in infos.items() if name not in kept}
+            self.start = copies(without_copy) | dict(kept)
         self.settings: dict[str, Row] = {name: {} for name in self.start}
         self.effects = dict[str, float]()
         # Sizes of the first change
@@ -89,9 +92,9 @@ class Sizes:
         self.names = {id(t.parameter): name for name, t in infos.items()}
 
     def after(self, optimizer: torch.optim.Optimizer) -> None:
-        """Note effects and learning rates, of which the latest count.
+        """Note the effects of a step and its learning rates, of which the latest count.
 
-        A loop may overwrite the rates of the groups after the first step.
+        A loop may overwrite the learning rates of the groups after the first step.
         """
         self.optimizer = optimizer
         for group in optimizer.param_groups:
@@ -112,24 +115,27 @@ class Sizes:
         if p.grad is None or p.grad.is_sparse:
             return
         effect = rate * float(whole(p.grad).abs().sum(dtype=torch.float64))
-        # The largest of all steps: a batch may miss an expert, and heads may start at zero.
+        # Take the largest of all steps: a batch may miss an expert, and heads may be initialised to
+        # zero.
         self.effects[name] = max(effect, self.effects.get(name, 0.0))
 
     def _size(self, name: str, changed: Tensor) -> float:
         """The size of a change of a tensor, in the norm that its optimizer fixes."""
-        in_norm = self.member.plan.law_for(name).unit == WHOLE_MATRIX and changed.dim() > 1
-        return spectral_norm(changed) if in_norm else rms(changed)
+        fixes_norm = self.member.plan.law_for(name).unit == WHOLE_MATRIX
+        if fixes_norm and changed.dim() > 1:
+            return spectral_norm(changed)
+        return rms(changed)
 
     def find_rounding(self, loss: Callable[[], Tensor]) -> None:
-        """Find tensors whose gradient is rounding, among those of a small effect.
+        """Find tensors whose gradient is rounding, among tensors of a small effect.
 
-        A gradient is linear in the loss, its rounding is not: of 1.37 times the loss a gradient
-        changes in the last digits, and what is left of terms that cancel changes by its own size
-        (0.7 to 1.8 of it in float32, bfloat16 and under autocast; other gradients by 5e-7, in 16
-        bits by 5e-3).
+        A gradient is linear in the loss, its rounding is not. Where the loss is multiplied by 1.37,
+        a gradient changes in the last digits, by 5e-7 of it, in 16 bits by 5e-3. What is left of
+        terms that cancel changes by 0.7 to 1.8 of itself, in float32, bfloat16 and under autocast.
 
         Args:
-            loss: of the last batch; called once, and only if such tensors are there.
+            loss: returns the loss of the last batch; called once, and only if such tensors are
+                there.
         """
         infos = tensors(self.member.module)
         most = max(self.effects.values(), default=0.0)
@@ -150,7 +156,7 @@ class Sizes:
         self.rounding = frozenset(rounding)
 
     def read(self) -> list[Row]:
-        """A row for every tensor."""
+        """Return a row for every tensor."""
         infos = tensors(self.member.module)
         epsilons = self._epsilons()
         most = max(self.effects.values(), default=0.0)
@@ -170,16 +176,18 @@ class Sizes:
             }
             moved = self._moved(name, infos[name].parameter, start)
             if moved is not None:
-                row |= {"moved": moved, "kind": in_any_block(name, blocks)}
+                row["moved"] = moved
+                row["kind"] = in_any_block(name, blocks)
             rows.append(row)
         return rows
 
     def _moved(self, name: str, p: nn.Parameter, start: Tensor) -> float | None:
-        """The share of entries with a gradient that training changes, where rounding decides which.
+        """The share of entries with a gradient that training changes, if rounding decides which.
 
-        Rounding to the nearest number of 16 bits keeps large entries as they are. Stochastic
-        rounding does not, and an optimizer that keeps the rest of an update, or weights of 32 bits,
-        has one more tensor of this shape: these are not judged.
+        Rounding to the nearest number of 16 bits keeps large entries as they are. Two kinds of
+        tensors are not judged, and have None: those with stochastic rounding, where large entries
+        change, and those whose optimizer has one more tensor of this shape, which keeps the rest of
+        an update, or weights of 32 bits.
         """
         has_16_bits = p.dtype in (torch.float16, torch.bfloat16)
         if not has_16_bits or p.grad is None or "rate" not in self.settings[name]:
@@ -191,18 +199,22 @@ class Sizes:
         changed = (whole(p.detach()) != start)[is_trained].float()
         if not len(changed):
             return None
-        still = len(changed) - int(changed.sum())
-        if not still:
+        unchanged_count = len(changed) - int(changed.sum())
+        if unchanged_count == 0:
             return 1.0
         share = float(changed.mean())
-        largest = float(changed[before.topk(still).indices].mean())
-        return share if largest < _LARGE_STAY * share or not share else None
+        if share == 0:
+            return 0.0
+        share_of_largest = float(changed[before.topk(unchanged_count).indices].mean())
+        return share if share_of_largest < _LARGE_STAY * share else None
 
     def _keeps_more(self, p: nn.Parameter) -> bool:
         """Whether the optimizer keeps a tensor of this shape that PyTorch's do not keep."""
-        state = {} if self.optimizer is None else self.optimizer.state.get(p, {})
-        kept = [part for name, part in state.items() if name not in _STATES]
-        return any(isinstance(part, Tensor) and part.shape == p.shape for part in kept)
+        if self.optimizer is None:
+            return False
+        state = self.optimizer.state.get(p, {})
+        additions = [part for name, part in state.items() if name not in _STATES]
+        return any(isinstance(part, Tensor) and part.shape == p.shape for part in additions)
 
     def _epsilons(self) -> dict[str, float]:
         """Adam's epsilon over the root of its second moment, of every tensor that has one."""
@@ -212,8 +224,10 @@ class Sizes:
         for group in self.optimizer.param_groups:
             for p in group["params"]:
                 name = self.names.get(id(p))
-                sizes = None if name is None else gradient_sizes(self.optimizer, group, p)
-                if name is not None and sizes is not None:
+                if name is None:
+                    continue
+                sizes = gradient_sizes(self.optimizer, group, p)
+                if sizes is not None:
                     size = rms(sizes)
                     epsilons[name] = group["eps"] / size if size else math.inf
         return epsilons
@@ -221,24 +235,24 @@ class Sizes:
 
 # ---- What all networks show
 
-# Of what a normalised update would change: a tensor that changes less does not move.
+# A tensor that changes by less than this share of a normalised update does not move.
 _IDLE = 0.02
-# Of the largest effect of a tensor: those below it may have a gradient of rounding, which is 4e-6
-# at most in 16 bits and 1e-9 in float32 (biases of keys and before batch normalisation, widths 32
-# and 256)
+# A tensor with less than this share of the largest effect may have a gradient of rounding. Its
+# effect is 4e-6 at most in 16 bits and 1e-9 in float32 (biases of keys and before batch
+# normalisation, widths 32 and 256).
 _SMALL_EFFECT = 1e-4
-# Of a gradient: where a factor on the loss changes more of it, it is rounding.
+# A gradient is rounding if a factor on the loss changes more than this share of it.
 _ROUNDING = 0.1
-# Of the largest effect: nothing that such a tensor does can be seen in the loss. A_log of Falcon-H1
-# has 4e-12 and of Granite's hybrids 3e-10 of it (widths 32 to 128, initial weights of 0.02); a
-# branch behind a gain of 1e-6 has 1e-7.
+# A tensor with less than this share of the largest effect cannot be seen in the loss. A_log of
+# Falcon-H1 has 4e-12 of it and A_log of Granite's hybrids 3e-10 (widths 32 to 128, initial weights
+# of 0.02); a branch multiplied by a gain of 1e-6 has 1e-7.
 _NO_EFFECT = 1e-8
-# Of the gradient: a larger epsilon decides the size of Adam's updates.
+# An epsilon above this share of the gradient decides the size of Adam's updates.
 _RULING = 0.3
 # Exponents that differ by less are the same.
 _ALIKE = 0.15
-# Of the share that moves: how much of as many of the largest entries as stay. Rounding to the
-# nearest leaves them.
+# Rounding to the nearest leaves the largest entries. Take as many of the largest as stay unchanged:
+# less than this multiple of the share of all that change is to change among these.
 _LARGE_STAY = 0.35
 # What optimizers of PyTorch keep of a parameter
 _STATES = frozenset(
@@ -291,32 +305,43 @@ def suspects_of(
     """Find the suspects of all networks along these axes, the furthest from sound first.
 
     Args:
-        family: its plans judge: under its rule, or where that leaves tensors as they are, under one
-            that scales.
-        updates: whether the law of its optimizer is the law of the one that trained.
+        family: its plans judge, under its rule, or under a rule that scales if its rule leaves
+            tensors as they are.
+        updates: whether to judge updates: whether the optimizer law of the family is the law of the
+            optimizer that trained.
 
     Returns:
-        The suspects, and why there can be none where no plan can be made.
+        The suspects; and where no plan can be made, the reason, else an empty text.
     """
     asked = [axis for axis in axes if len(sizes[axis]) > 1]
     if not asked or not any(run["tensors"] for run in runs):
         return [], ""
     is_free = not rule_named(family.rule).scales_width
-    plans = {}
+    rules: list[RuleName] = [family.rule]
+    if is_free:
+        rules = ["complete-p", "mup"]
     why_none = ""
-    for rule in ["complete-p", "mup"] if is_free else [family.rule]:
+    for rule in rules:
         try:
-            judge = family.under(rule)
-            plans = {(n, L): judge.plan(n, L) for n in sizes["width"] for L in sizes["depth"]}
+            plans = _plans_of_all(family.under(rule), sizes)
             break
         except InputError as error:
             why_none = f"Tensors are not judged by themselves: {error}"
-    if not plans:
+    else:
         return [], why_none
     suspects = list[Suspect]()
     for axis in asked:
         suspects += _Along(axis, runs, sizes[axis], plans, is_free, updates).suspects()
     return sorted(suspects, key=lambda suspect: -abs(suspect.excess.value)), ""
+
+
+def _plans_of_all(family: Family, sizes: Mapping[str, list[int]]) -> dict[tuple[int, int], Plan]:
+    """The plans of all networks of a family, by width and depth."""
+    plans = {}
+    for width in sizes["width"]:
+        for depth in sizes["depth"]:
+            plans[width, depth] = family.plan(width, depth)
+    return plans
 
 
 @dataclass(frozen=True)
@@ -337,9 +362,11 @@ class _Along:
     def suspects(self) -> Iterator[Suspect]:
         clear = self.without_what_follows(self.clear_excesses())
         for (kind, what), excess in clear.items():
-            if what not in ("start", "update") or not self.is_factor(kind, clear):
+            is_of_factor = what in ("start", "update") and self.is_factor(kind, clear)
+            if not is_of_factor:
                 yield self.suspect(kind, what, excess)
             elif what == "start":
+                # One factor moves start and update alike: name it once.
                 yield self.suspect(kind, "factor", excess)
         if self.axis == "width":
             yield from self.grown_logits()
@@ -347,7 +374,7 @@ class _Along:
             yield from self.rounded_away()
 
     def clear_excesses(self) -> _Excesses:
-        """The excesses that are certain, without those of updates that have another cause."""
+        """The excesses that are certain, without excesses of updates that have another cause."""
         # Both exponents of a branch have limits in depth: where nobody chose, the nearer one
         # judges.
         rules = [self.plan(self.runs[0]).rule]
@@ -356,8 +383,9 @@ class _Along:
         nearest: _Excesses = {}
         for rule in rules:
             for place, excess in self.excesses(rule).items():
-                is_nearer = place not in nearest or abs(excess.value) < abs(nearest[place].value)
-                if is_nearer and (self.updates or place[1] != "update"):
+                if place[1] == "update" and not self.updates:
+                    continue
+                if place not in nearest or abs(excess.value) < abs(nearest[place].value):
                     nearest[place] = excess
         span = self.sizes[-1] / self.sizes[0]
         # What is rounded away explains updates that are too small, and too large where a step is
@@ -382,7 +410,7 @@ class _Along:
         return not math.isclose(a["own_factor"], b["own_factor"], rel_tol=1e-3)
 
     def without_what_follows(self, clear: _Excesses) -> _Excesses:
-        """Leave out updates at sound rates where something else is wrong.
+        """Leave out updates at sound learning rates where something else is wrong.
 
         They may be a consequence of it.
         """
@@ -428,10 +456,12 @@ class _Along:
     @property
     def other(self) -> Axis:
         """The axis across this one."""
-        return "depth" if self.axis == "width" else "width"
+        if self.axis == "width":
+            return "depth"
+        return "width"
 
     def plan(self, run: Row) -> Plan:
-        """What judges a network."""
+        """The plan that judges a network."""
         return self.plans[run["width"], run["depth"]]
 
     def excesses(self, rule: RuleName) -> dict[tuple[str, What], Interval]:
@@ -454,7 +484,7 @@ class _Along:
 
     @cached_property
     def idle(self) -> frozenset[str]:
-        """Kinds whose updates are not evidence.
+        """The kinds of tensors whose updates are not evidence.
 
         Normalised updates move them nowhere, or most networks do not need them.
         """
@@ -474,27 +504,30 @@ class _Along:
                     needed.add(kind)
             networks_of.update(kinds)
             faint.update(kinds - needed)
-        return frozenset(
-            kind
-            for kind, count in networks_of.items()
-            if kind not in moved or 2 * faint[kind] >= count
-        )
+        idle = set[str]()
+        for kind, count in networks_of.items():
+            is_mostly_faint = 2 * faint[kind] >= count
+            if kind not in moved or is_mostly_faint:
+                idle.add(kind)
+        return frozenset(idle)
 
     @cached_property
     def lacking(self) -> frozenset[str]:
-        """Modules that need a factor in the forward pass that nobody gave them."""
-        plans = self.plans.values() if self.is_free and self.axis == "width" else ()
-        return frozenset(name for plan in plans for name in plan.multipliers)
+        """The modules that need a factor in the forward pass that nobody gave them."""
+        if not self.is_free or self.axis != "width":
+            return frozenset()
+        multiplied = [plan.multipliers.keys() for plan in self.plans.values()]
+        return frozenset().union(*multiplied)
 
     def ends(self, kind: str) -> tuple[dict[str, float], dict[str, float]]:
-        """Means of a kind of tensors at both ends of the axis, at one size of the other."""
+        """The means of a kind of tensors at both ends of this axis, at one size of the other."""
         first = self.runs[0]
         end = (self.sizes[-1], first[self.other])
         last = next(run for run in self.runs if (run[self.axis], run[self.other]) == end)
         return _means(first, kind, self.plan(first)), _means(last, kind, self.plan(last))
 
     def has_sound_rate(self, kind: str) -> bool:
-        """Whether its rate follows the plan and Adam's epsilon leaves its updates alone."""
+        """Whether the learning rate follows the plan and Adam's epsilon does not rule updates."""
         a, b = self.ends(kind)
         if a["rate"] <= 0 or b["epsilon"] >= _RULING:
             return False
@@ -552,22 +585,22 @@ class _Along:
         return Suspect(kind, self.axis, "factor", excess, text)
 
     def by(self, excess: Interval) -> str:
-        """``too large by width^+0.48 [+0.41, +0.55]``."""
+        """Say how an excess goes: ``too large by width^+0.48 [+0.41, +0.55]``."""
         side = "large" if excess.value > 0 else "small"
         power = f"{excess.value:+.2f} [{excess.low:+.2f}, {excess.high:+.2f}]"
         return f"too {side} by {self.axis}^{power}"
 
     def values(self, kind: str, quantity: str, sound: str) -> str:
-        """A quantity at both ends of the axis, and what is sound at the larger one."""
+        """State a quantity at both ends of the axis, and what is sound at the larger one."""
         a, b = self.ends(kind)
-        meant = a[quantity] * b[sound] / a[sound]
+        sound_value = a[quantity] * b[sound] / a[sound]
         return (
             f"{a[quantity]:.3g} at {self.axis} {self.sizes[0]} and {b[quantity]:.3g} at "
-            f"{self.axis} {self.sizes[-1]}, where {meant:.3g} is sound"
+            f"{self.axis} {self.sizes[-1]}, where {sound_value:.3g} is sound"
         )
 
     def grown_logits(self) -> Iterator[Suspect]:
-        """Attention whose logits get larger as its heads grow."""
+        """Suspect attention whose logits get larger as its heads grow."""
         run = self.runs[-1]
         plan = self.plan(run)
         factors = dict[str, float]()
@@ -583,14 +616,14 @@ class _Along:
                 yield Suspect(kind, "width", "attention", _exactly(power), text)
 
     def rounded_away(self) -> Iterator[Suspect]:
-        """Tensors of 16 bits of which a step changes less and less as they grow."""
+        """Suspect tensors of 16 bits of which a step changes less and less as they grow."""
         for kind, (small, large) in rounded_kinds(self.runs).items():
             power = math.log(max(large, 1e-3) / small) / math.log(self.sizes[-1] / self.sizes[0])
             text = rounded_text(small, large)
             yield Suspect(kind, "width", "rounding", _exactly(power), text)
 
     def decayed_gains(self) -> Iterator[Suspect]:
-        """Gains that weight decay pulls to 0."""
+        """Suspect gains that weight decay pulls to 0."""
         plan = self.plan(self.runs[0])
         decays = {t["tensor"]: t.get("decay", 0.0) for t in self.runs[0]["tensors"]}
         text = "weight decay pulls this gain to 0 while other vectors are spared"
@@ -604,15 +637,19 @@ def _exactly(power: float) -> Interval:
 
 
 def decayed_gains(plan: Plan, decays: Mapping[str, float]) -> list[str]:
-    """Gains that decay while other vectors are spared.
+    """Find gains that decay while other vectors are spared.
 
-    A list of names or of classes that misses them does that.
+    A list of names or of classes without decay that misses them does that.
     """
-    vectors = [name for name in decays if plan.entry(name).is_vector]
-    gains = [name for name in vectors if decays[name] and plan.entry(name).start.constant]
-    is_any_vector_spared = any(not decays[name] for name in vectors)
-    is_other_decayed = len(gains) < sum(map(bool, decays.values()))
-    return gains if is_any_vector_spared and is_other_decayed else []
+    decayed = [name for name in decays if decays[name]]
+    decayed_vectors = [name for name in decayed if plan.entry(name).is_vector]
+    spared = [name for name in decays if not decays[name]]
+    gains = [name for name in decayed_vectors if plan.entry(name).start.constant]
+    is_any_vector_spared = any(plan.entry(name).is_vector for name in spared)
+    is_other_decayed = len(gains) < len(decayed)
+    if is_any_vector_spared and is_other_decayed:
+        return gains
+    return []
 
 
 def _kind(name: str, plan: Plan) -> str:
@@ -623,7 +660,7 @@ def _kind(name: str, plan: Plan) -> str:
 
 
 def _sound_update(plan: Plan, name: str) -> float:
-    """What updates of a tensor are to be, as a multiple of those of the base."""
+    """How large updates of a tensor are to be, as a multiple of its updates in the base."""
     law = plan.law_for(name)
     powers = plan.powers(name)
     size = plan.factor(name, powers.rate) * math.pow(plan.own_factor(name), -1 - law.degree)
@@ -631,9 +668,9 @@ def _sound_update(plan: Plan, name: str) -> float:
 
 
 def _logs(run: Row, plan: Plan, idle: Collection[str]) -> dict[tuple[str, What], float]:
-    """What a network shows over what is sound, by kind, as logarithms.
+    """The logarithms of what a network shows over what is sound, by kind and quantity.
 
-    They are of root mean squares over the tensors of a kind.
+    They are logarithms of root mean squares over the tensors of a kind.
     """
     ratios = defaultdict[tuple[str, What], list[float]](list)
     for t in run["tensors"]:
@@ -656,7 +693,7 @@ def _logs(run: Row, plan: Plan, idle: Collection[str]) -> dict[tuple[str, What],
 
 
 def _means(run: Row, kind: str, plan: Plan) -> dict[str, float]:
-    """Means of what a kind of tensors shows in a network, and what is sound."""
+    """The means of what a kind of tensors shows in a network, and what is sound."""
     of_kind = [t for t in run["tensors"] if _kind(t["tensor"], plan) == kind]
     means = {}
     for quantity in ("start", "change", "rate", "decay", "epsilon"):
@@ -666,5 +703,10 @@ def _means(run: Row, kind: str, plan: Plan) -> dict[str, float]:
         # A module that lacks a factor
         return means | {"own_factor": 0.0}
     name = of_kind[0]["tensor"]
-    means |= {"sound_start": plan.start_factor(name), "sound_update": _sound_update(plan, name)}
-    return means | {"sound_rate": plan.rate(name), "own_factor": plan.own_factor(name), "one": 1.0}
+    return means | {
+        "sound_start": plan.start_factor(name),
+        "sound_update": _sound_update(plan, name),
+        "sound_rate": plan.rate(name),
+        "own_factor": plan.own_factor(name),
+        "one": 1.0,
+    }

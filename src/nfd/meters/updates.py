@@ -4,16 +4,16 @@ Hooks measure it. With ``z`` what a matrix is applied to in the trained network,
 weights (forward multiplier included) and (0) marking the initial weights:
 
     inner_update           rms over inner matrices of (W - W(0)) z                     Eq. 27
-    stream_update          rms over blocks of (L / T) (b(h) - b(h; outer matrices at their start))
+    stream_update          rms over blocks of (L / T) (b(h) - b(h; outer matrices initial))
                                                                                        Eqs. 33, 34
                                                                                 (T = 1 elsewhere)
     first_update           stream_update after the first update that changes it
     function_update        rms(f - f(0))
-    function_update_inner  rms(f - f with the inner matrices at their start)
+    function_update_inner  rms(f - f with the initial inner matrices)
     first_activation       rms of the stream that enters the first block
     activation             rms of what the last block, or without blocks what the readout reads,
                            holds
-    activation_update      rms of the change of that
+    activation_update      rms of the change of what ``activation`` measures
     update_to_weight       rms over inner (without blocks: hidden) matrices of
                            |W - W(0)|_2 / |W(0)|_2
     alignment              rms over matrices of the alignment of their last update with their
@@ -25,8 +25,8 @@ networks, whose blocks are linear in their outer matrix, ``stream_update`` is th
 matrices of (L / T) (W - W(0)) z.
 
 Later updates cancel earlier ones where a network learns too fast, the more the deeper it is: with
-branches of 2/sqrt(L) and rates kept, ``stream_update`` of a GPT goes as L^0.47 after one step of
-AdamW, and as L^0.33 after four. ``first_update`` has the exponent of the rates.
+branches of 2/sqrt(L) and learning rates kept, ``stream_update`` of a GPT goes as L^0.47 after one
+step of AdamW, and as L^0.33 after four. ``first_update`` has the exponent of the rates.
 
 Other meters count matrices whose module does nothing but apply them (linear layers, convolutions,
 fused attention inputs). Batch normalisation uses the batch's statistics. All meters are Theta(1) in
@@ -42,10 +42,10 @@ what happens in one.
 
 where ``|dW z|^2`` and ``|z|^2`` are sums over all inputs. It is the share of their greatest effect
 that updates have: 1 if all inputs lie along the direction that the update answers, ``n^-1/2`` if
-they are independent of it. Rules of mup's kind take the first: of n coordinates with signs that
-agree, sums grow as n. Where alignment falls as ``n^-1/2`` with width, sums grow as sqrt(n), and
-rates that fall as 1/n make updates too small. ``|dW|`` is the norm that the optimizer fixes: that
-of the entries (Frobenius) for SGD and Adam, the largest singular value for Muon.
+they are independent of it. Rules of mup's kind assume 1: sums over n coordinates with signs that
+agree grow as n. Where alignment falls as ``n^-1/2`` with width, sums grow as sqrt(n), and rates
+that fall as 1/n make updates too small. ``|dW|`` is the norm that the optimizer fixes: the norm of
+the entries (Frobenius) for SGD and Adam, the largest singular value for Muon.
 
 Source: Everett et al., Scaling Exponents Across Parameterizations and Optimizers (arXiv
 2407.05872); Kosson et al. (arXiv 2510.19093), whose update alignment this is; for Muon, Yang, Simon
@@ -60,7 +60,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, cast
 
 import torch
@@ -146,17 +146,14 @@ class Baseline:
         self.member = member
         self.sample = sample
         plan = member.plan
-        self.matrices = [
-            name
-            for name, entry in plan.entries.items()
-            if not entry.is_vector and member.multiplier(name)
-        ]
+        matrices = [name for name, entry in plan.entries.items() if not entry.is_vector]
+        self.matrices = [name for name in matrices if member.multiplier(name)]
         self.inner = [name for name in self.matrices if plan.roles[name] == "inner"]
         self.outer = [name for name in self.matrices if plan.roles[name] == "outer"]
         self.summing = [name for name in self.matrices if plan.roles[name] not in INPUT_LIKE]
         self.hidden = self.inner or [n for n in self.matrices if plan.roles[n] == "hidden"]
         self.stack_of = {name: _stack_of(name, member.stacks) for name in self.matrices}
-        self._blocks = [block for blocks in member.stacks.values() for block in blocks]
+        self._blocks = [*chain.from_iterable(member.stacks.values())]
         self.readers = [n for n, e in plan.entries.items() if e.role in ("readout", "tied")]
         infos = tensors(member.module)
         self.start = (keep or copies)({name: infos[name] for name in self.matrices})
@@ -255,7 +252,7 @@ class Baseline:
 
     @contextmanager
     def _at_start(self, names: Iterable[str]) -> Iterator[None]:
-        """Set matrices to their start, and back afterwards."""
+        """Set matrices to their initial weights, and back afterwards."""
         infos = tensors(self.member.module)
         with ExitStack() as trained:
             for name in names:
@@ -289,7 +286,10 @@ class Baseline:
         law = self.member.plan.law_for(t.name)
         changed = weight - start
         size, spectral = self._start_size(t, start)
-        numbers = {"change": norm(changed) / size, "weight": norm(weight) / size} if size else {}
+        numbers = {}
+        if size:
+            numbers["change"] = norm(changed) / size
+            numbers["weight"] = norm(weight) / size
         # Only hidden matrices have it, and one that is initialised to zero has no ratio.
         if spectral:
             numbers["update_to_weight"] = spectral_norm(changed, is_stack=is_stack(t)) / spectral
@@ -307,17 +307,20 @@ class Baseline:
         return numbers, _Response(norm(response) ** 2, bound**2, response.numel())
 
     def _start_size(self, t: TensorInfo, start: Tensor) -> tuple[float, float]:
-        """The norm of a matrix at its start, and of a hidden one the largest singular value."""
+        """The initial norm of a matrix, and the largest singular value of a hidden matrix."""
         if t.name not in self._start_sizes:
-            spectral = spectral_norm(start, is_stack=is_stack(t)) if t.name in self.hidden else 0.0
+            spectral = 0.0
+            if t.name in self.hidden:
+                spectral = spectral_norm(start, is_stack=is_stack(t))
             self._start_sizes[t.name] = norm(start), spectral
         return self._start_sizes[t.name]
 
     def _written(self, calls: Calls) -> dict[str, Tensor]:
         """What training of the outer matrices adds to the stream in every block that is a module.
 
-        One more forward pass, in which outer matrices are at their start and every block is given
-        what it is given in the trained network: the stream, and all that is made outside of blocks.
+        It takes one more forward pass, in which outer matrices have their initial weights and every
+        block is given what it is given in the trained network: the stream, and all that is made
+        outside of blocks.
         """
         module = self.member.module
         parts = modules(module)
@@ -333,11 +336,13 @@ class Baseline:
             contexts.enter_context(calls.repeated(parts))
             contexts.enter_context(again.noted(parts, self._blocks))
             self.member(self.sample)
-        return {
-            block: calls.gains.get(block, 1.0) * (calls.made[block] - again.made[block])
-            for block in blocks
-            if block in again.made and again.made[block].shape == calls.made[block].shape
-        }
+        written = {}
+        for block in blocks:
+            trained = calls.made[block]
+            untrained = again.made.get(block)
+            if untrained is not None and untrained.shape == trained.shape:
+                written[block] = calls.gains.get(block, 1.0) * (trained - untrained)
+        return written
 
     @torch.no_grad()
     def stream_updates(self) -> dict[str, float]:
@@ -397,7 +402,7 @@ class Baseline:
 
 @dataclass(frozen=True)
 class StackLook:
-    """What the meters of a stack of blocks are made from, while inner matrices are at their start.
+    """What the meters of a stack of blocks are made from, while inner matrices are initial.
 
     Attributes:
         baseline: the network before training.
@@ -437,14 +442,14 @@ class StackLook:
         outer = self.responses_of(self.baseline.outer)
         if inner:
             bounds["inner_bound"] = _pooled_bound(inner)
-        response = _pooled(outer) if outer else 0.0
-        if response:
-            # Factors of the forward pass are those of the meter.
-            bounds["stream_bound"] = numbers["stream_update"] * _pooled_bound(outer) / response
+        if outer and _pooled(outer):
+            # The meter has the factors of the forward pass, so scale it.
+            updates = numbers["stream_update"]
+            bounds["stream_bound"] = updates * _pooled_bound(outer) / _pooled(outer)
         return bounds
 
     def responses_of(self, names: Iterable[str]) -> list[_Response]:
-        """The responses of those of these matrices that stand in the stack."""
+        """The responses of the matrices of this list that stand in the stack."""
         responses = []
         for name in names:
             response = self.responses[name]
@@ -493,17 +498,23 @@ def _first_activation(look: StackLook) -> float | None:
 def _activation(look: StackLook) -> float | None:
     now = look.baseline.end(look.now, look.stack)
     before = look.baseline.end(look.baseline.before, look.stack)
-    return None if now is None or before is None else rms(now)
+    if now is None or before is None:
+        return None
+    return rms(now)
 
 
 def _activation_update(look: StackLook) -> float | None:
     now = look.baseline.end(look.now, look.stack)
     before = look.baseline.end(look.baseline.before, look.stack)
-    return None if now is None or before is None else rms(now - before)
+    if now is None or before is None:
+        return None
+    return rms(now - before)
 
 
 def _function_update(look: StackLook) -> float | None:
-    return None if look.stack else rms(look.now.outputs - look.baseline.before.outputs)
+    if look.stack:
+        return None
+    return rms(look.now.outputs - look.baseline.before.outputs)
 
 
 def _inner_update(look: StackLook) -> float | None:
@@ -521,14 +532,16 @@ def _function_update_inner(look: StackLook) -> float | None:
 
 
 def _stream_update(look: StackLook) -> float | None:
-    """By what the blocks write, or else by how the outer matrices respond."""
+    """Read what the blocks write, or else how the outer matrices respond."""
     member = look.baseline.member
     blocks = member.stacks.get(look.stack, ())
     added = [look.written[block].flatten() for block in blocks if block in look.written]
     if added:
         return rms(torch.cat(added)) / member.time_step(look.stack)
     responses = look.responses_of(look.baseline.outer)
-    return _pooled(responses) / member.time_step(look.stack) if responses else None
+    if not responses:
+        return None
+    return _pooled(responses) / member.time_step(look.stack)
 
 
 def _update_to_weight(look: StackLook) -> float | None:
@@ -596,7 +609,9 @@ def _place(member: Member, name: str, layer: str) -> tuple[float | None, str]:
     depth = None
     kind = layer
     for stacks_before, (stack, blocks) in enumerate(member.stacks.items()):
-        block = name if name in blocks else block_of(name, blocks)
+        block = block_of(name, blocks)
+        if name in blocks:
+            block = name
         if block is None:
             continue
         depth = stacks_before + (blocks.index(block) + 1) / len(blocks)
@@ -612,7 +627,7 @@ def meter_of(meter: str, stack: str) -> str:
 
 
 def means_the_same(meter: str, definition: int) -> bool:
-    """Whether numbers of a meter, stored under a definition, may stand beside those of today."""
+    """Whether stored numbers of a meter, under their definition, may stand beside new ones."""
     name = meter.partition(" of ")[0]
     return name not in METERS or definition >= METERS[name].definition
 
@@ -620,11 +635,12 @@ def means_the_same(meter: str, definition: int) -> bool:
 def layers_of(matrices: Collection[str]) -> dict[str, str]:
     """The name of the layer of each matrix: its module, or its own name in a module of several."""
     modules = {matrix: matrix.rpartition(".")[0] for matrix in matrices}
-    held = Counter(modules.values())
-    return {
-        matrix: module if module and held[module] == 1 else matrix
-        for matrix, module in modules.items()
-    }
+    matrices_in = Counter(modules.values())
+    layers = {}
+    for matrix, module in modules.items():
+        is_only_one = module and matrices_in[module] == 1
+        layers[matrix] = module if is_only_one else matrix
+    return layers
 
 
 # ---- one pass over a sample
@@ -635,10 +651,10 @@ class Pass:
     """What one pass showed.
 
     Attributes:
-        outputs: of the network.
+        outputs: the outputs of the network.
         features: what ``activation`` measures where there are no blocks: what the readout reads.
         added: RMS of what every block adds to the stream, by the block's name.
-        behind: the stream behind every block.
+        behind: the stream after every block, by the block's name.
         inputs: what matrices are applied to, by the matrix's name.
         entering: the stream that enters the first block of every stack.
     """
@@ -667,51 +683,57 @@ class Calls:
 
     @contextmanager
     def noted(self, parts: Mapping[str, nn.Module], blocks: Iterable[str]) -> Iterator[None]:
-        """A context of one forward pass that is noted; copies, as blocks may write in place."""
+        """Note one forward pass in this context; tensors are copied."""
 
         def given(block: str, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            taken = list[Tensor]()
-            mapped(
-                (args, kwargs),
-                lambda leaf: taken.append(leaf.clone()) if isinstance(leaf, Tensor) else None,
-            )
-            self.given[block].append(taken)
+            copied = list[Tensor]()
+
+            def copy(leaf: Any) -> None:
+                # Blocks may write in place.
+                if isinstance(leaf, Tensor):
+                    copied.append(leaf.clone())
+
+            mapped((args, kwargs), copy)
+            self.given[block].append(copied)
 
         def made(block: str, _: nn.Module, __: Any, out: Any) -> None:
-            with suppress(InputTypeError):  # a block that returns no tensor is none
+            # What returns no tensor is not taken for a block.
+            with suppress(InputTypeError):
                 self.made[block] = outputs_of(out).detach().clone()
 
         with ExitStack() as hooks:
-            for block in (block for block in blocks if block in parts):
-                hooks.enter_context(
-                    parts[block].register_forward_pre_hook(partial(given, block), with_kwargs=True)
-                )
-                hooks.enter_context(parts[block].register_forward_hook(partial(made, block)))
+            for block in blocks:
+                part = parts.get(block)
+                if part is None:
+                    continue
+                note_inputs = partial(given, block)
+                hooks.enter_context(part.register_forward_pre_hook(note_inputs, with_kwargs=True))
+                hooks.enter_context(part.register_forward_hook(partial(made, block)))
             yield
 
     @contextmanager
     def repeated(self, parts: Mapping[str, nn.Module]) -> Iterator[None]:
         """Give blocks the same tensors in one forward pass, call by call."""
-        left = {block: iter(calls) for block, calls in self.given.items()}
+        calls_of = {block: iter(calls) for block, calls in self.given.items()}
 
         def give(
             block: str, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
         ) -> tuple[Any, Any]:
-            taken = iter(next(left[block], []))
+            noted_tensors = iter(next(calls_of[block], []))
 
             def same(leaf: Any) -> Any:
-                before = next(taken, leaf) if isinstance(leaf, Tensor) else leaf
-                is_alike = isinstance(leaf, Tensor) and before.shape == leaf.shape
-                return before if is_alike else leaf
+                if not isinstance(leaf, Tensor):
+                    return leaf
+                noted = next(noted_tensors, leaf)
+                return noted if noted.shape == leaf.shape else leaf
 
             given: tuple[Any, Any] = mapped((args, kwargs), same)
             return given
 
         with ExitStack() as hooks:
-            for block in left:
-                hooks.enter_context(
-                    parts[block].register_forward_pre_hook(partial(give, block), with_kwargs=True)
-                )
+            for block in calls_of:
+                hook = partial(give, block)
+                hooks.enter_context(parts[block].register_forward_pre_hook(hook, with_kwargs=True))
             yield
 
 
@@ -727,9 +749,8 @@ def quiet(model: nn.Module) -> Iterator[None]:
         for m in norms:
             m.training = True
             m.momentum = 0.0
-            m.num_batches_tracked = (
-                None if m.num_batches_tracked is None else m.num_batches_tracked.clone()
-            )
+            if m.num_batches_tracked is not None:
+                m.num_batches_tracked = m.num_batches_tracked.clone()
         try:
             yield
         finally:
@@ -793,12 +814,13 @@ def spectral_norm(matrix: Tensor, *, is_stack: bool = False) -> float:
 
     A tensor of more dimensions is flattened to two.
     """
-    w = matrix if is_stack else matrix.flatten(1)
-    # squares of small updates are zero in 16 bits
+    w = matrix
+    if not is_stack:
+        w = matrix.flatten(1)
+    # Squares of small updates are zero in 16 bits.
     w = w.to(torch.promote_types(w.dtype, torch.float32))
-    v = torch.ones(
-        *w.shape[:-2], 1, w.shape[-1], dtype=w.dtype, device=w.device
-    )  # a row: ten times as fast as a column
+    # A row is ten times as fast as a column.
+    v = torch.ones(*w.shape[:-2], 1, w.shape[-1], dtype=w.dtype, device=w.device)
     v[..., ::2] -= 0.5
     for _ in range(_POWER_ITERATIONS):
         v = v @ w.mT @ w

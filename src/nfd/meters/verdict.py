@@ -120,10 +120,10 @@ def cure_of_all(faults: Iterable[Mapping[str, Any]], rule: str) -> RuleName | No
     for row in faults:
         advice = _advice(row["meter"], row["axis"], row["verdict"])
         prevented.append(advice.rules if advice else ())
-    shared = [name for name in RULES if all(name in rules for rules in prevented)]
+    shared = set(RULES).intersection(*prevented)
     if not shared or rule in shared:
         return None
-    return shared[-1]
+    return next(name for name in reversed(RULES) if name in shared)
 
 
 def cause(
@@ -157,7 +157,9 @@ def _advice(meter: str, axis: Axis, verdict: Verdict) -> Advice | None:
 
 def causes(faults: Iterable[Mapping[str, Any]], rule: str, runs: Sequence[Row]) -> Iterator[str]:
     """Put the faults in sentences, one for all meters that share a cause."""
-    smallest = {axis: min(run[axis] for run in runs) for axis in AXES}
+    smallest = dict[str, int]()
+    for along in AXES:
+        smallest[along] = min(run[along] for run in runs)
     beside = beside_of(runs)
     by_cause: dict[tuple[str, str, str], list[str]] = {}
     for row in faults:
@@ -178,7 +180,10 @@ def causes(faults: Iterable[Mapping[str, Any]], rule: str, runs: Sequence[Row]) 
 
 def row_name(row: Mapping[str, Any]) -> str:
     """The meter of a row, and its stack of blocks."""
-    return f"{row['meter']} of {row['stack']}" if row.get("stack") else str(row["meter"])
+    stack = row.get("stack")
+    if stack:
+        return f"{row['meter']} of {stack}"
+    return str(row["meter"])
 
 
 # ---- The table
@@ -195,12 +200,14 @@ _Point = tuple[int, int, float]
 def networks(runs: Iterable[Row], step: int, stack: str = "") -> list[Row]:
     """List the networks as they were after a step: size, meters, and what is ``unread``.
 
-    With the name of one of several stacks of blocks, they have only its meters; without one, only
-    those of no stack.
+    With the name of one of several stacks of blocks, they have only the meters of this stack;
+    without one, only the meters of the whole network.
     """
     looks = []
     for run in runs:
-        holder = run.get("stacks", {}).get(stack, {}) if stack else run
+        holder = run
+        if stack:
+            holder = run.get("stacks", {}).get(stack, {})
         size = {name: run[name] for name in ("width", "depth", "seed")}
         looks.append(size | {"unread": holder.get("unread", {})} | _meters_at(run, step, stack))
     return looks
@@ -218,8 +225,10 @@ def _meters_at(run: Row, step: int, stack: str) -> Row:
 
 def stacks_of(runs: Sequence[Row]) -> list[str]:
     """The names of the stacks of some network, after ``""`` for the network itself."""
-    names = [stack for run in runs for stack in run.get("stacks", ())]
-    return list(dict.fromkeys(["", *names]))
+    names = [""]
+    for run in runs:
+        names += run.get("stacks", ())
+    return list(dict.fromkeys(names))
 
 
 @undisturbed()
@@ -272,8 +281,9 @@ def _directions(seen: Sequence[Row], axis: Axis) -> dict[str, float]:
         slope = _slope(_points(seen, name, axis))
         slope_of_bound = _slope(_points(seen, meter.bound.name, axis))
         fall = slope.value - slope_of_bound.value
-        is_stable = verdict_of(slope_of_bound) == "STABLE"
-        directions[name] = fall if is_stable and fall < -meter.bound.least_fall else 0.0
+        directions[name] = 0.0
+        if verdict_of(slope_of_bound) == "STABLE" and fall < -meter.bound.least_fall:
+            directions[name] = fall
     return directions
 
 
@@ -296,7 +306,7 @@ class _Trend:
 
 
 def _judgement(trend: _Trend, count: int, rule: RuleName, beside: Beside) -> Row:
-    """Verdict, reason and cause of a row over so many networks."""
+    """The verdict, reason and cause of a row over so many networks."""
     axis = trend.axis
     sizes = trend.sizes
     if all(value == 0 for _, _, value in trend.points):
@@ -326,7 +336,7 @@ def _judgement(trend: _Trend, count: int, rule: RuleName, beside: Beside) -> Row
         "edge": f"undecided: {changed}. More seeds or larger sizes would settle it.",
         "broken": "zero or not finite in some networks.",
     }
-    text = texts[reason] if reason in texts else EXPLANATIONS[reason].format(change=changed)
+    text = texts.get(reason) or EXPLANATIONS[reason].format(change=changed)
     return {"verdict": verdict, "reason": reason, "cause": text}
 
 
@@ -336,13 +346,15 @@ def _points(seen: Iterable[Row], meter: str, axis: Axis) -> list[_Point]:
 
 
 def _positive(points: Iterable[_Point]) -> list[_Point]:
-    return [point for point in points if math.isfinite(point[2]) and point[2] > 0]
+    return [point for point in points if 0 < point[2] < math.inf]
 
 
 def _slope(points: Iterable[_Point]) -> Interval:
     """The exponent of a reading in the size, pooled over sizes along the other axis."""
     size, group, value = torch.tensor(_positive(points), dtype=torch.float64).view(-1, 3).T
-    return pooled_slope(size.log(), value.log(), group) if len(value) else UNKNOWN
+    if not len(value):
+        return UNKNOWN
+    return pooled_slope(size.log(), value.log(), group)
 
 
 def _typical(points: Iterable[_Point], sizes: Sequence[int]) -> Tensor:
@@ -352,7 +364,7 @@ def _typical(points: Iterable[_Point], sizes: Sequence[int]) -> Tensor:
 
 
 def change(slope: Interval, axis: Axis | Literal["step"], sizes: Sequence[int]) -> str:
-    """``falls by 18 % [12, 24] from depth 4 to 32``: a slope over the range that was tested."""
+    """Say a slope over the tested range: ``falls by 18 % [12, 24] from depth 4 to 32``."""
     span = f"from {axis} {sizes[0]} to {sizes[-1]}"
     change_of_log = slope.scaled(math.log(sizes[-1] / sizes[0]))
     largest = max(abs(change_of_log.low), abs(change_of_log.high))
@@ -360,11 +372,13 @@ def change(slope: Interval, axis: Axis | Literal["step"], sizes: Sequence[int]) 
     if not largest < _UNKNOWN_CHANGE:
         return f"changes by an unknown amount {span}"
     factor = change_of_log.exp()
-    rises = factor.value >= 1
-    sign = 1 if rises else -1
+    verb = "rises"
+    sign = 1
+    if factor.value < 1:
+        verb = "falls"
+        sign = -1
     percent = round(100 * sign * (factor.value - 1))
     low, high = sorted(100 * sign * (end - 1) for end in (factor.low, factor.high))
-    verb = "rises" if rises else "falls"
     return f"{verb} by {percent} % [{round(low)}, {round(high)}] {span}"
 
 
@@ -395,8 +409,10 @@ def growth(runs: Sequence[Row], steps: Sequence[int]) -> list[Row]:
 
 
 def _positive_curves(looks: Sequence[Sequence[Row]], meter: str) -> Tensor:
-    """Readings ``[networks, steps]``, without networks where some are zero, missing or infinite."""
-    readings = [[network.get(meter, 0.0) for network in look] for look in looks]
-    curves = torch.tensor(readings, dtype=torch.float64).T
+    """Readings ``[networks, steps]`` of networks where none is zero, missing or infinite."""
+    rows_of_steps = []
+    for look in looks:
+        rows_of_steps.append([network.get(meter, 0.0) for network in look])
+    curves = torch.tensor(rows_of_steps, dtype=torch.float64).T
     is_positive = curves.isfinite() & (curves > 0)
     return curves[is_positive.all(1)]

@@ -69,13 +69,13 @@ class Options(DataConfig):
 
 @dataclass(frozen=True)
 class StudyCommand(Options, StudyConfig):
-    """Predict how an infinitely wide and deep residual network trains on real data, and compare
-    real networks with it.
+    """Compare real networks with the limit of infinite width and depth, trained on real data.
 
     Example: nfd paper study --steps 30 --widths 64 256 1024
 
-    Writes report.html, result.json, and every chart as PDF, PNG and CSV to OUT, and every network
-    to OUT/runs.sqlite. When it is interrupted, what was measured by then is written, and the report
+    Predicts how an infinitely wide and deep residual network trains, and trains real ones. Writes
+    report.html, result.json, and every chart as PDF, PNG and CSV to OUT, and every network to
+    OUT/runs.sqlite. When it is interrupted, what was measured by then is written, and the report
     says that it is partial; the same command continues from there.
     """
 

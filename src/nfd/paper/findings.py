@@ -422,8 +422,8 @@ def by_depth(study: Study) -> Finding | None:
     differences = torch.stack([at_depth - target for at_depth in limits.values()], 1)
     of_wide = _Distances(_WIDE, "depth", depths, systematic_squares, (differences,))
     wide_rows = of_wide.rows(role=SeriesRole.PREDICTION)
-    # The fit leaves out the deepest: by construction its distance is in proportion 2 to that of
-    # the last but one.
+    # The fit leaves out the deepest network: by construction its distance is in proportion 2 to the
+    # distance of the last but one.
     fit = replace(of_wide, points=depths[:-1], samples=(differences[:, :-1],))
     slope = fit.slope()
     headline = (
@@ -519,7 +519,9 @@ def blocks(study: Study) -> Finding | None:
     diverged: list[str] = []
     for rule, name in _RULES.items():
         by_depth = _last_updates(study, rule)
-        ended = {L: sum("diverged_at" in r for r in some) for L, some in by_depth.items()}
+        ended = {}
+        for L, some in by_depth.items():
+            ended[L] = sum("diverged_at" in r for r in some)
         upset = [L for L, count in ended.items() if count]
         if upset:
             count = sum(ended.values())

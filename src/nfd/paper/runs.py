@@ -114,7 +114,9 @@ def run_all(
 
     Returns their records, with settings and curves.
     """
-    trials = {name: [trial_of(config) for config in configs] for name, configs in plans.items()}
+    trials = {}
+    for name, configs in plans.items():
+        trials[name] = [trial_of(config) for config in configs]
     sweep.run_all(trials, label)
     records: dict[K, list[Record]] = {}
     for name, configs in plans.items():
@@ -254,7 +256,9 @@ class Metered(Observation):
             return {}, {}, None
         steps = sorted(self.moments)
         readings = [self.readings.get(step, self.blank) for step in steps]
-        vectors = {name: torch.cat([reading[name] for reading in readings]) for name in self.blank}
+        vectors = {}
+        for name in self.blank:
+            vectors[name] = torch.cat([reading[name] for reading in readings])
         return {}, vectors | {"measured_after": torch.tensor(steps, dtype=torch.float32)}, None
 
 

@@ -44,7 +44,7 @@ K = TypeVar("K")
 class Measured:
     """What has been measured so far.
 
-    Outputs are those of every step before its update, not-a-number once a network diverged.
+    Outputs are read at every step before its update, and not-a-number once a network diverged.
 
     Attributes:
         limits: outputs [R, steps, batch, C] of networks that stand for infinitely wide ones, by

@@ -165,7 +165,7 @@ def flows(net: Network, x: Tensor) -> Streams:
 def errors_in_depth(
     x: Tensor, name: Activation, n: int, seed: int, depths: Sequence[int]
 ) -> tuple[Tensor, Tensor]:
-    """Return how far ``h_L`` and ``g_0`` are from those of the network twice as deep.
+    """Return how far ``h_L`` and ``g_0`` are from ``h_L`` and ``g_0`` of a network twice as deep.
 
     These are mean squares [depths], on one Brownian path. Where the distance from the limit falls
     as a power of L so does this one; the distance from one network of depth M goes as ``1/L - 1/M``
@@ -231,8 +231,8 @@ def systematic(differences: Tensor) -> Tensor:
 def distance(first: Tensor, second: Tensor) -> Interval:
     """Return the RMS distance of the means of two groups [R, K], over the RMS of the second mean.
 
-    The RMS is over entries, with noise subtracted. The interval is that of the square, cut off at
-    zero.
+    The RMS is over entries, with noise subtracted. The interval is the root of the square's
+    interval, cut off at zero.
     """
     square = interval(lambda a, b: squared_apart(a, b) / _scale(b), first, second)
     return beyond(square, float(_scale(second)), first, second)

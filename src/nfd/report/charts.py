@@ -175,14 +175,16 @@ class _Drawing:
             color=alt.value(INK), strokeDash=alt.value([1, 0]), y=self._up()
         )
         to_the_left = sum(other["x"] < point["x"] for other in self.every)
-        # The text stands on the side that has more room.
-        is_right = to_the_left * 2 > len(self.every)
         place: Point = {
+            "align": "left",
             "dy": -4 - _TEXT * text.count("\n"),
-            "dx": -9 if is_right else 9,
+            "dx": 9,
             "lineBreak": "\n",
         }
-        words = base.mark_text(align="right" if is_right else "left", fontSize=_TEXT, **place)
+        # The text stands on the side that has more room.
+        if to_the_left * 2 > len(self.every):
+            place |= {"align": "right", "dx": -9}
+        words = base.mark_text(fontSize=_TEXT, **place)
         diamond = base.mark_point(filled=True, size=90, shape="diamond")
         layers = [diamond, words.encode(text="text:N")]
         if "low" in point:
@@ -280,8 +282,13 @@ def _up(points: Sequence[Point], axes: Axes, top: float) -> Span:
     """The range of the y axis."""
     shown = [point for point in points if point["y"] <= top] or points
     zero = axes.zero and axes.kind in ("named", "semilogarithmic", "linear")
-    low, high = log_span(shown) if axes.kind in _LOG_Y else linear_span(shown, zero=zero)
-    return (low, min(high, top)) if low < top else (low, high)
+    if axes.kind in _LOG_Y:
+        low, high = log_span(shown)
+    else:
+        low, high = linear_span(shown, zero=zero)
+    if low < top:
+        high = min(high, top)
+    return low, high
 
 
 def _across(points: Sequence[Point], every: Sequence[Point], axes: Axes) -> alt.X:
@@ -305,16 +312,18 @@ def _across(points: Sequence[Point], every: Sequence[Point], axes: Axes) -> alt.
         nice=False,
         domain=list(across_span(every, log=log, tight=tight)),
     )
-    are_few = log and len(values) <= _TICKS
-    ticks = {"values": values} if are_few else {"tickCount": _TICKS}
+    settings: Point = {"tickCount": _TICKS}
+    if log and len(values) <= _TICKS:
+        settings = {"values": values}
     # Small numbers are learning rates, which need their digits.
-    digits: Point = {"format": ".3~r"} if max(values, default=1) < 1 else {}
-    axis = alt.Axis(grid=False, labelExpr=_LETTERED, **ticks, **digits)
+    if max(values, default=1) < 1:
+        settings["format"] = ".3~r"
+    axis = alt.Axis(grid=False, labelExpr=_LETTERED, **settings)
     return alt.X("x:Q", title=title, scale=scale, axis=axis)
 
 
 def _wrapped(title: str) -> list[str]:
-    """The lines of a title, each with a space behind.
+    """The lines of a title, each with a space after it.
 
     Without it Vega trips over names that JavaScript's objects have.
     """
@@ -363,7 +372,9 @@ def write_charts(findings: Sequence[Finding], folder: Path) -> None:
     taken = set[str]()
     for finding in findings:
         # The title of a picture is the answer, not the question.
-        title = finding.headline if "?" in finding.title else finding.title
+        title = finding.title
+        if "?" in title:
+            title = finding.headline
         # Names of findings may have names of rules from a user's log in them.
         stem = re.sub(r"[^A-Za-z0-9._-]+", "-", finding.name)[:_LONGEST]
         while stem.lower() in taken:
@@ -387,7 +398,8 @@ def _spec(chart: Chart, title: str, width: int) -> dict[str, Any]:
         axis = layer["encoding"]["x"].get("axis") or {}
         if "tickCount" in axis:
             axis["tickCount"] = width // 55
-    legend = {"columns": 1 if width < WIDE else 2, **_THEME["config"]["legend"]}
+    columns = 1 if width < WIDE else 2
+    legend = {"columns": columns, **_THEME["config"]["legend"]}
     spec["config"] = {**spec.get("config", {}), **_THEME["config"], "legend": legend}
     if title:
         text = textwrap.wrap(visible(title), int(width / _CHARACTER))
@@ -416,9 +428,9 @@ _MANY = (_SOLID, *_BROKEN, (8, 3, 2, 3))
 _GREY_DASHES = ((4, 3), (2, 2), (8, 3))
 
 _THEME = json.loads(Path(__file__).with_name("theme.json").read_text())
-# Okabe & Ito's colours, told apart by colour-blind readers too, purple and brown; of ordered
-# families viridis without its ends, from its dark side; shades of grey; and what stands on a dark
-# page for what is hard to see there.
+# COLOURS of names are Okabe and Ito's, which colour-blind readers distinguish, purple and brown.
+# ORDERED families have viridis without its ends, from its dark side. SHADES are grey. DARK has what
+# stands on a dark page for colours that are hard to see there.
 COLOURS, ORDERED, SHADES, DARK = (_THEME[name] for name in ("colours", "ordered", "shades", "dark"))
 INK = "#000000"
 REFERENCE = "#858585"
@@ -463,10 +475,14 @@ def _equals(rows: Mapping[str, Row], axes: Axes) -> list[Series]:
     """Choose colours and dashes by the columns of the first row of each series."""
     if len(rows) == 1 and not axes.order:
         return [Series(name, INK) for name in rows]
-    values = {name: row.get(axes.colour, name) for name, row in rows.items()}
-    hues = {name: float(value) if drawable(value) else str(value) for name, value in values.items()}
-    has_order = set(axes.order) >= set(hues.values())
-    styles = _coloured(list(axes.order) if has_order else list(dict.fromkeys(hues.values())))
+    hues = dict[str, float | str]()
+    for name, row in rows.items():
+        value = row.get(axes.colour, name)
+        hues[name] = float(value) if drawable(value) else str(value)
+    ordered = list(dict.fromkeys(hues.values()))
+    if set(axes.order) >= set(ordered):
+        ordered = list(axes.order)
+    styles = _coloured(ordered)
     series = [Series(name, *styles[hues[name]]) for name in rows]
     if axes.dash is None:
         return series
@@ -479,15 +495,15 @@ def _equals(rows: Mapping[str, Row], axes: Axes) -> list[Series]:
 def _coloured(hues: Sequence[float | str]) -> dict[float | str, tuple[str, tuple[int, ...]]]:
     """Choose a colour and a dash for every hue.
 
-    Numbers get growing colours, and the few hues beside them that are not numbers black. Names
-    differ in their dashes too, as their colours are alike in grey.
+    Numbers get growing colours, and the few names beside them black. Names differ in their dashes
+    too, as their colours are alike in grey.
     """
     numbers = sorted(hue for hue in hues if isinstance(hue, float))
-    others = [hue for hue in hues if isinstance(hue, str)]
-    if len(numbers) > 1 and len(others) <= len(_DASHES):
+    names = [hue for hue in hues if isinstance(hue, str)]
+    if len(numbers) > 1 and len(names) <= len(_DASHES):
         steps = (len(ORDERED) - 1) / (len(numbers) - 1)
         growing = {hue: (ORDERED[round(k * steps)], _SOLID) for k, hue in enumerate(numbers)}
-        return growing | {hue: (INK, _DASHES[k]) for k, hue in enumerate(others)}
+        return growing | {hue: (INK, _DASHES[k]) for k, hue in enumerate(names)}
     dashes = _MANY if len(hues) > len(COLOURS) else _DASHES
     return {hue: (COLOURS[k % len(COLOURS)], dashes[k % len(dashes)]) for k, hue in enumerate(hues)}
 
@@ -508,8 +524,10 @@ def tidy(rows: Sequence[Row], axes: Axes) -> list[Point]:
         elif not drawable(x, above_zero=axes.kind in _LOG_X):
             continue
         if drawable(y, above_zero=axes.kind in _LOG_Y):
-            bar = {"low": low, "high": high} if drawable(low) and drawable(high) else {}
-            points.append({"series": series_of(row), "x": x, "y": y, **bar})
+            point = {"series": series_of(row), "x": x, "y": y}
+            if drawable(low) and drawable(high):
+                point |= {"low": low, "high": high}
+            points.append(point)
     return points
 
 
@@ -534,7 +552,9 @@ def named(value: Any) -> str:
 
 def linear_span(points: Sequence[Point], *, zero: bool) -> Span:
     """The range from the lowest to the highest of points and bars, and zero if asked for."""
-    values = [0.0] if zero else []
+    values = []
+    if zero:
+        values.append(0.0)
     for point in points:
         values += [point[name] for name in ("y", "low", "high") if point.get(name) is not None]
     low = min(values, default=0.0)

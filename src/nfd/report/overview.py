@@ -47,7 +47,7 @@ class Result:
 
     @property
     def title(self) -> str:
-        """Its title, or its command's name if it has none, as those without findings."""
+        """Its title, or the name of its command if it has no title, as without findings."""
         title = self.content.get("title")
         if isinstance(title, str) and title.strip():
             return title
@@ -59,9 +59,10 @@ class Result:
         lead = self.content.get("lead")
         answers = self.content.get("answers")
         if isinstance(lead, dict) and lead.get("tone") in get_args(Tone):
+            shown = {}
             numbers = lead.get("numbers")
-            items = numbers.items() if isinstance(numbers, dict) else ()
-            shown = {str(name): str(number) for name, number in items}
+            if isinstance(numbers, dict):
+                shown = {str(name): str(number) for name, number in numbers.items()}
             return Lead(str(lead.get("verdict")), lead["tone"], shown)
         if isinstance(answers, list) and answers:
             return Lead(str(answers[0]))
@@ -78,7 +79,7 @@ Drawer = Callable[[Result], list[Section]]
 def read_results(directory: Path) -> tuple[list[Result], list[str]]:
     """Read the results in and below ``directory``; a sentence on each file that is not one.
 
-    Results of a directory come before those of its folders. Hidden folders, such as unfinished
+    Results of a directory come before results of its folders. Hidden folders, such as unfinished
     ones, are left out.
     """
     if not directory.is_dir():
@@ -153,11 +154,14 @@ def write_report(
     drawers: Sequence[Drawer] = (),
 ) -> Path:
     """Write ``report.html`` and ``result.json`` to ``out``; returns the page's path."""
-    title = f"Results in {directory}" if len(results) != 1 else results[0].title
+    title = f"Results in {directory}"
+    if len(results) == 1:
+        title = results[0].title
     first = [result.findings[0] for result in results if result.findings][:_DRAWN]
     leads = {}
     for result in results:
-        leads[result.title if result.folder == "." else result.folder] = result.lead
+        name = result.title if result.folder == "." else result.folder
+        leads[name] = result.lead
     opening = replace(figure_section("", first), leads=leads)
     sections = []
     if problems:
@@ -228,5 +232,7 @@ def _table(name: str, rows: Sequence[Mapping[str, Any]]) -> Section:
     cells = []
     for row in shown:
         cells.append({column: short(row.get(column)) for column in columns})
-    cut = f", the first {_MOST} below" if len(rows) > _MOST else ""
-    return Section(f"{name} ({len(rows):,} rows{cut})", [], table=cells, folded=True, level=3)
+    count = f"{len(rows):,} rows"
+    if len(rows) > _MOST:
+        count += f", the first {_MOST} below"
+    return Section(f"{name} ({count})", [], table=cells, folded=True, level=3)

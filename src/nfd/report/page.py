@@ -123,10 +123,13 @@ def page(title: str, sections: Sequence[Section], head: str = "", lead: Lead | N
 
 def _drawn(chart: Chart, anchor: str, *, panel: bool) -> list[tuple[str, Markup]]:
     """Draw a chart for windows and for phones, since text that is scaled down cannot be read."""
-    sizes = {"any": NARROW + 60} if panel else {"broad": WIDE, "narrow": NARROW}
-    return [
-        (name, _placed(svg_of(chart, width), f"{anchor}{name}")) for name, width in sizes.items()
-    ]
+    sizes = {"broad": WIDE, "narrow": NARROW}
+    if panel:
+        sizes = {"any": NARROW + 60}
+    drawings = []
+    for name, width in sizes.items():
+        drawings.append((name, _placed(svg_of(chart, width), f"{anchor}{name}")))
+    return drawings
 
 
 def _placed(svg: str, anchor: str) -> Markup:
@@ -233,7 +236,9 @@ class Report:
             first = replace(findings[0], chart=None, caption="")
             repeated = {self.lead.verdict, self.findings[0].title, ""}
             has_news = bool(first.table) or not repeated.issuperset(first.paragraphs)
-            findings = [first, *findings[1:]] if has_news else findings[1:]
+            findings = findings[1:]
+            if has_news:
+                findings.insert(0, first)
         return [*sections, *findings, *self.closing]
 
     def _opening(self) -> Section:

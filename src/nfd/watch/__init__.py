@@ -1,4 +1,4 @@
-"""Meters on a training that is under way."""
+"""Meters on a training run that is under way."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ with size. The laws of size above carry the trend on. A trend that two sizes sho
 that the limit is ``2.25`` times as far.
 
 Between two looks of the ladder predictions are interpolated in log step; before the first and after
-the last there is no band.
+the last look there is no band.
 
 Source: G. Smyth, Linear models and empirical Bayes methods (2004), for the moderated variance.
 """
@@ -79,7 +79,7 @@ _OLDER = (
     "expected is a check of an earlier version, whose stream_update left out factors of the "
     "forward pass: this meter is not compared. Check again to compare it."
 )
-# Of the median: what zero is taken for
+# Zero is taken for this share of the median.
 _OFFSET = 1e-3
 # How far the widths may differ that the tensors of one network show
 _SAME_SIZE = 0.01
@@ -235,7 +235,7 @@ class Ladder:
 
 
 def _run_of(stored: Mapping[str, Any], definition: int) -> LadderRun:
-    """Read a stored network, without the meters that this definition has otherwise than today."""
+    """Read a stored network, without meters whose definition has changed since."""
     rows = starmap(WatchRow, stored["readings"])
     return LadderRun(
         float(stored["width"]),
@@ -258,7 +258,9 @@ def _widths(runs: Sequence[LadderRun], shapes: Mapping[str, Sequence[int]]) -> l
         for axis, length in enumerate(shape):
             by_width = lengths[name, axis]
             grows = len(set(by_width.values())) > 1
-            width = _solved(by_width, float(length)) if grows or is_one_width else None
+            if not grows and not is_one_width:
+                continue
+            width = _solved(by_width, float(length))
             if width is not None:
                 widths.add(width)
     return list(widths)
@@ -274,10 +276,12 @@ def _solved(lengths: Mapping[float, float], length: float) -> float | None:
         return None
     first = sizes[0]
     last = sizes[-1]
-    slope = (lengths[last] - lengths[first]) / (last - first) if last > first else 0.0
-    if slope:
-        return first + (length - lengths[first]) / slope
-    return first if length == lengths[first] else first * length / lengths[first]
+    growth = lengths[last] - lengths[first]
+    if last > first and growth:
+        return first + (length - lengths[first]) / (growth / (last - first))
+    if length == lengths[first]:
+        return first
+    return first * length / lengths[first]
 
 
 # ---- Bands: what a network of another size should come to
@@ -312,7 +316,7 @@ class Bands:
         blocks: how many residual blocks every stack of it has.
 
     Attributes:
-        alone: how many errors of prediction a single number stays within with 95 %.
+        alone: how many standard errors of prediction a single number stays within, with 95 %.
         limit: how many a deviation that lasts may reach; no fewer.
 
     Raises:
@@ -333,15 +337,18 @@ class Bands:
         held_out = [_weights(np.delete(sizes, run, 0), sizes[run])[0] for run in range(count)]
         deviations = {}
         for series, (curves, _) in logs.items():
-            deviations[series] = [_deviation(curves, r, own) for r, own in enumerate(held_out)]
-        limit = max(_limit(deviations, count), self.alone)
-        self.limit = limit if ladder.ok else limit * DRIFTING
+            deviations[series] = [_deviation(curves, r, w) for r, w in enumerate(held_out)]
+        self.limit = max(_limit(deviations, count), self.alone)
+        if not ladder.ok:
+            self.limit *= DRIFTING
         weights, gaps = _weights(sizes, np.array([width, depth], dtype=float))
         variances = _variance(deviations)
         # z and its error [looks, places]; the offset
         self._predicted: dict[Series, tuple[Array, Array, float]] = {}
         for series, (curves, offset) in logs.items():
-            places = 1 if series.stack is None else blocks[series.stack]
+            places = 1
+            if series.stack is not None:
+                places = blocks[series.stack]
             z = np.stack([_at_places(curve, places) for curve in curves])
             spread = variances[series][:, None] * (1 + weights @ weights)
             errors = np.sqrt(spread + np.tensordot(gaps, z, 1) ** 2 + _LEAST_ERROR**2)
@@ -408,7 +415,7 @@ def _variance(
 ) -> dict[Series, Array]:
     """The variance of one run at every look, by held-out deviations.
 
-    They are those of all runs, or of all but ``without``.
+    The deviations are of all runs, or of all but ``without``.
     """
     of_series = {}
     for series, runs in deviations.items():
@@ -444,8 +451,8 @@ def _limit(deviations: Mapping[Series, Sequence[Array]], count: int) -> float:
 def _deviation(curves: Sequence[Array], run: int, weights: Array) -> Array:
     """The deviation of one run from what the others predict, over ``sqrt(1 + |w|^2)``."""
     places = curves[run].shape[1]
-    others = [_at_places(curve, places) for r, curve in enumerate(curves) if r != run]
-    predicted = np.tensordot(weights, np.stack(others), 1)
+    other_curves = [_at_places(curve, places) for r, curve in enumerate(curves) if r != run]
+    predicted = np.tensordot(weights, np.stack(other_curves), 1)
     deviation: Array = (curves[run] - predicted) / math.sqrt(1 + weights @ weights)
     return deviation
 
@@ -477,4 +484,6 @@ def _at_places(curve: Array, places: int) -> Array:
 
 def _places(count: int) -> Array:
     """Where so many layers stand between the ends of a stack; one stands in the middle."""
-    return np.linspace(0, 1, count) if count > 1 else np.array([0.5])
+    if count < 2:
+        return np.array([0.5])
+    return np.linspace(0, 1, count)

@@ -1,13 +1,13 @@
-"""Alerts: what deviates in a training, since when, the likely cause and the remedy.
+"""Alerts: what deviates in a training run, since when, the likely cause and the remedy.
 
 Two comparisons need only the plan: ``init_check`` of the initial weights and ``RateCheck`` of the
 learning rates. ``Alarm`` reads a cause from which meters left their bands, where, and since when;
 ``CAUSES`` has the evidence for each. It names no cause that a comparison excludes (``Verified``).
 
-``change`` of one layer, the size of W - W(0) over that of W(0), follows its own rate and start and,
-where steps have a fixed size, little else: it names the layer. What that layer does to the stream
-shows in other layers too. Under Muon, which fixes the largest singular value of a step alone,
-``update_to_weight`` of inner layers takes its place.
+``change`` of one layer, the size of W - W(0) over the size of W(0), follows the layer's own
+learning rate and initial weights and, where steps have a fixed size, little else: it names the
+layer. What that layer does to the stream shows in other layers too. Muon fixes only the largest
+singular value of a step; under Muon ``update_to_weight`` of inner layers takes its place.
 """
 
 from __future__ import annotations
@@ -44,14 +44,15 @@ from nfd.scaling.plan import Plan
 from nfd.scaling.rules import rule_named
 from nfd.watch.bands import CHANGE, Band, Bands, Ladder
 
-# Of what was expected: a layer that changes less does not train.
+# A layer that changes by less than this share of what was expected does not train.
 _STANDS = 0.01
 # For how many looks a pattern without a known cause waits for one
 _PATIENCE = 4
 _ADDED = "added"
 _WEIGHT = "weight"
 _SPECTRAL = "update_to_weight"
-# Of a logarithm: what matters little, and how many standard errors chance does not reach
+# A difference of logarithms that matters little, and the number of standard errors that chance does
+# not reach
 _LEAST = 0.25
 _ERRORS = 4.0
 # How many kinds of tensors are named
@@ -61,7 +62,7 @@ _FILE = "result.json"
 
 
 class Cause(StrEnum):
-    """Why a training deviates."""
+    """Why a training run deviates."""
 
     BROKEN = "broken"
     OPTIMIZER = "optimizer"
@@ -122,9 +123,11 @@ class Alert:
     def __str__(self) -> str:
         if self.tensors:
             return f"step {self.step}: {self.reason}. {self.remedy}"
-        expected = f", expected {self.band}" if self.band else ""
-        since = f" since step {self.since}" if self.since < self.step else ""
-        what = f"{self.layer or 'the network'}: {self.meter} is {self.value:.3g}{expected}{since}"
+        what = f"{self.layer or 'the network'}: {self.meter} is {self.value:.3g}"
+        if self.band:
+            what += f", expected {self.band}"
+        if self.since < self.step:
+            what += f" since step {self.since}"
         return f"step {self.step}: {what}: {self.reason}. {self.remedy}"
 
 
@@ -154,12 +157,16 @@ class _Snapshot:
         changed = {None, *(j.row.layer for j in self.all if j.row.meter == CHANGE)}
         self.rows: dict[str, list[_Judged]] = {CHANGE: [], _ADDED: [], _WEIGHT: []}
         for j in self.all:
-            in_place = j.row.meter == _SPECTRAL and j.row.layer not in changed
-            self.rows.setdefault(CHANGE if in_place else j.row.meter, []).append(j)
+            meter = j.row.meter
+            # It stands in for the change of a layer that has none.
+            if meter == _SPECTRAL and j.row.layer not in changed:
+                meter = CHANGE
+            self.rows.setdefault(meter, []).append(j)
 
     def outside(self, meter: str) -> list[_Judged]:
         """The layers that are outside of their bands at the second look."""
-        return [j for j in self.rows[meter] if j.looks > 1 and j.row.layer is not None]
+        layers = [j for j in self.rows[meter] if j.row.layer is not None]
+        return [j for j in layers if j.looks > 1]
 
     def leans(self, meter: str, sign: int) -> bool:
         """Whether more than half of several layers lean to one side."""
@@ -170,12 +177,16 @@ class _Snapshot:
     def shrunk(self) -> list[_Judged]:
         """The weight furthest from its band, where most weights are too small."""
         moved = self.outside(_WEIGHT) or self.outside(CHANGE)
-        return self.rows[_WEIGHT][:1] if moved and self.leans(_WEIGHT, -1) else []
+        if not moved or not self.leans(_WEIGHT, -1):
+            return []
+        return self.rows[_WEIGHT][:1]
 
     def together(self) -> list[_Judged]:
         """The layer furthest from its band, where most change too much, or most too little."""
         most_lean = self.leans(CHANGE, 1) or self.leans(CHANGE, -1)
-        return self.outside(CHANGE)[:1] if most_lean else []
+        if not most_lean:
+            return []
+        return self.outside(CHANGE)[:1]
 
     def multiplied(self) -> list[_Judged]:
         """The blocks that add too much or little while their matrices change as they should."""
@@ -316,9 +327,9 @@ class Verified:
     """What a watch compared itself, so that no alert may blame it.
 
     Attributes:
-        rates: whether every tensor was seen to train at its rate of the plan.
-        lr: the tuned rate that the first step showed, its schedule included; not-a-number where it
-            is not known.
+        rates: whether every tensor was seen to train at its learning rate of the plan.
+        lr: the tuned learning rate that the first step showed, its schedule included; not-a-number
+            where it is not known.
         decay: whether a tensor is known to decay, or may do so.
     """
 
@@ -328,10 +339,10 @@ class Verified:
 
 
 class Alarm:
-    """Judges the rows of a training look by look.
+    """Judges the rows of a training run, look by look.
 
     Attributes:
-        last_step: the last one that the ladder was looked at after: there are no bands beyond it.
+        last_step: the last step after which the ladder was looked at; later steps have no bands.
         is_of_sound: whether the check of the ladder found no fault.
         verified: what is known not to be the cause.
     """
@@ -364,7 +375,7 @@ class Alarm:
         return new
 
     def _is_new(self, alert: Alert) -> bool:
-        """Whether an alert was not raised; a part of what was raised of all layers is not new."""
+        """Whether an alert was not raised before, neither of its layer nor of all layers."""
         if (alert.cause, alert.layer) in self._raised:
             return False
         was_raised_of_all = any(layer is None for _, layer in self._raised)
@@ -376,7 +387,9 @@ class Alarm:
         return self.bands.at(row.series, row.step, row.depth, row.value)
 
     def _judged(self, row: WatchRow) -> _Judged | None:
-        band = self.band(row) if math.isfinite(row.value) else None
+        if not math.isfinite(row.value):
+            return None
+        band = self.band(row)
         if band is None:
             return None
         before = self._before.get((row.meter, row.layer))
@@ -389,10 +402,10 @@ class Alarm:
     def _named(self, look: _Snapshot) -> list[Alert]:
         """The alerts of the causes that a look shows: one of all layers, or one of every layer."""
         named: dict[str | None, tuple[_Judged, Cause]] = {}
-        for cause, known in CAUSES.items():
+        for cause, texts in CAUSES.items():
             if cause is Cause.DECAY and not self.verified.decay:
                 continue
-            evidence = known.evidence(look)
+            evidence = texts.evidence(look)
             if evidence and cause in _OF_ALL:
                 # What all layers do after a cause was named follows from it.
                 if self._raised and cause is not Cause.DECAY:
@@ -414,8 +427,8 @@ class Alarm:
     def _at_its_rate(self, alert: Alert) -> Alert:
         """The alert with what it blames, unless that is a learning rate that was verified."""
         if alert.cause is Cause.RATE and self.verified.rates:
-            known = CAUSES[Cause.CHANGE]
-            return replace(alert, cause=Cause.CHANGE, reason=known.reason, remedy=known.remedy)
+            texts = CAUSES[Cause.CHANGE]
+            return replace(alert, cause=Cause.CHANGE, reason=texts.reason, remedy=texts.remedy)
         lr = self.bands.ladder.lr
         has_their_rate = lr is not None and math.isclose(self.verified.lr, lr, rel_tol=ALIKE)
         if alert.cause is Cause.ALL_RATES and self.verified.rates and has_their_rate:
@@ -432,21 +445,21 @@ def _order(named: tuple[_Judged, Cause]) -> tuple[bool, float]:
 
 
 def _alert(row: WatchRow, cause: Cause, band: Band | None, since: int, layer: str | None) -> Alert:
-    known = CAUSES[cause]
+    texts = CAUSES[cause]
     return Alert(
-        row.step, since, row.meter, layer, row.value, band, cause, known.reason, known.remedy
+        row.step, since, row.meter, layer, row.value, band, cause, texts.reason, texts.remedy
     )
 
 
 def loss_alert(losses: Mapping[int, float], expected: Interval) -> Alert:
     """The alert of losses whose mean lies outside of the interval that was forecast."""
     value = sum(losses.values()) / len(losses)
-    known = CAUSES[Cause.LOSS]
+    texts = CAUSES[Cause.LOSS]
     band = Band(
         expected.value, expected.low, expected.high, (value - expected.value) / expected.stderr
     )
     return Alert(
-        max(losses), min(losses), "loss", None, value, band, Cause.LOSS, known.reason, known.remedy
+        max(losses), min(losses), "loss", None, value, band, Cause.LOSS, texts.reason, texts.remedy
     )
 
 
@@ -464,7 +477,7 @@ def _off_plan(
 
 
 def _in_words(deviations: Sequence[Deviation], what: str) -> str:
-    """The first tensors with what they have; those that correspond in several blocks together."""
+    """Say what the first tensors have, in one part for tensors that correspond in blocks."""
     kinds: dict[tuple[str, str], list[Deviation]] = {}
     for deviation in deviations:
         kind = (numberless(deviation.tensor), f"{deviation.planned:.1g}")
@@ -472,10 +485,14 @@ def _in_words(deviations: Sequence[Deviation], what: str) -> str:
     texts = []
     for (name, _), alike in kinds.items():
         first = alike[0]
-        subject = f"{name} ({len(alike)} tensors)" if len(alike) > 1 else first.tensor
+        subject = first.tensor
+        if len(alike) > 1:
+            subject = f"{name} ({len(alike)} tensors)"
         texts.append(f"{subject} has {what} {first.value:.4g} instead of {first.planned:.4g}")
-    more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
-    return "; ".join(texts[:_SHOWN]) + more
+    shown = "; ".join(texts[:_SHOWN])
+    if len(texts) > _SHOWN:
+        shown += f" and {len(texts) - _SHOWN} more"
+    return shown
 
 
 def init_check(
@@ -502,7 +519,9 @@ def init_check(
         values = info.drawn(start)
         growth = max(entry.ratios.fan_in * entry.ratios.fan_out, 1 / values.numel())
         std = rms(values.double())
-        distance = abs(math.log(std / planned)) if std > 0 else math.inf
+        distance = math.inf
+        if std > 0:
+            distance = abs(math.log(std / planned))
         chance = _ERRORS * math.sqrt((1 + growth) / (2 * values.numel()))
         if distance > max(_LEAST, chance):
             distances[Deviation(name, std, planned)] = distance
@@ -520,11 +539,12 @@ class RateCheck:
     """Compares the learning rates of a model with its plan, at the first step that has any.
 
     PyTorch calls a hook after every step of every optimizer, so that the optimizers of a model show
-    themselves at their first step, wrapped or not. With ``scale`` the rate of a tensor by the plan,
-    as a multiple of the tuned one, every ``rate / scale`` is the tuned rate times the factor of the
-    schedule, the same for all tensors. A tensor where it is not that of the median tensor has
-    another rate than planned. Where all tensors have one rate, it is taken for the tuned one. Where
-    rates are planned, so are weight decays to be, times the rate the same for all that decay.
+    themselves at their first step, wrapped or not. With ``scale`` the learning rate of a tensor by
+    the plan, as a multiple of the tuned one, every ``rate / scale`` is the tuned rate times the
+    factor of the schedule, the same for all tensors. A tensor with another ``rate / scale`` than
+    the median tensor has another rate than planned. Where all tensors have one rate, it is taken
+    for the tuned one. Where rates are planned, weight decay times rate is to be the same for all
+    tensors that decay.
     """
 
     def __init__(self, plan: Plan, model: nn.Module, *, is_planned: bool = True) -> None:
@@ -533,7 +553,7 @@ class RateCheck:
         self.is_planned = is_planned
         self.model = model
         self.tuned = math.nan
-        # Whether a tensor is known to decay, or may do so
+        # Whether some tensor decays; taken to be so until the optimizer is seen
         self.decays = True
         # Optimizers that step the model, once they are known
         self._optimizers: list[ref[torch.optim.Optimizer]] = []
@@ -541,7 +561,7 @@ class RateCheck:
 
         # The hook must not keep the watch alive.
         def note(optimizer: torch.optim.Optimizer, _args: Any, _options: Any) -> None:
-            if all(optimizer is not known for known in seen):
+            if all(optimizer is not earlier for earlier in seen):
                 seen.append(optimizer)
 
         self._remove = finalize(self, register_optimizer_step_post_hook(note).remove)
@@ -549,12 +569,13 @@ class RateCheck:
     @property
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """The optimizers that were seen to step the model."""
-        return [optimizer for held in self._optimizers if (optimizer := held()) is not None]
+        optimizers = [reference() for reference in self._optimizers]
+        return [optimizer for optimizer in optimizers if optimizer is not None]
 
     def verified(self) -> Verified:
         """Compare the present learning rates with the plan's once more.
 
-        Nothing is verified of optimizers that were not seen.
+        Optimizers that were not seen are not verified.
         """
         stepped = self._stepped(self.optimizers)
         scales = self._scales()
@@ -563,28 +584,30 @@ class RateCheck:
         is_planned = (
             bool(rates)
             and rates.keys() == scales.keys()
-            and not _others_by_law(rates, laws, scales)
+            and not _deviations_by_law(rates, laws, scales)
         )
         return Verified(is_planned, self.tuned, self.decays)
 
     def _scales(self) -> dict[str, float]:
-        """The rate of every tensor by the plan, as a multiple of the tuned one."""
+        """The learning rate of every tensor by the plan, as a multiple of the tuned one."""
+        names = self._names()
+        scales = {}
+        for group in self.plan.param_groups(self.model, lr=1.0):
+            for p in group["params"]:
+                if id(p) in names:
+                    scales[names[id(p)]] = float(group[SCALE])
+        return scales
+
+    def _names(self) -> dict[int, str]:
+        """The names of the plan's tensors, by the identity of their parameters."""
         held = held_as_planned(self.model, self.plan.entries)
-        names = {id(of_tensor.parameters[0]): name for name, of_tensor in held.items()}
-        groups = self.plan.param_groups(self.model, lr=1.0)
-        return {
-            names[id(p)]: float(group[SCALE])
-            for group in groups
-            for p in group["params"]
-            if id(p) in names
-        }
+        return {id(of_tensor.parameters[0]): name for name, of_tensor in held.items()}
 
     def _stepped(
         self, optimizers: Sequence[torch.optim.Optimizer]
     ) -> dict[str, tuple[float, float, torch.optim.Optimizer]]:
         """The learning rate, the weight decay and the optimizer of every tensor that trains."""
-        held = held_as_planned(self.model, self.plan.entries)
-        names = {id(of_tensor.parameters[0]): name for name, of_tensor in held.items()}
+        names = self._names()
         stepped: dict[str, tuple[float, float, torch.optim.Optimizer]] = {}
         for optimizer in optimizers:
             for group in optimizer.param_groups:
@@ -597,17 +620,19 @@ class RateCheck:
         return stepped
 
     def alerts(self, step: int) -> list[Alert]:
-        """Judge the first step whose learning rates are above 0, by its optimizer and its rates."""
+        """Judge the optimizer and the learning rates of the first step with a rate above 0."""
         if not self._remove.alive:
             return []
         plan = self.plan
         scales = self._scales()
-        stepped = self._stepped(self._seen)
-        rates = {name: rate for name, (rate, _, _) in stepped.items() if name in scales}
-        decays = {name: decay for name, (_, decay, _) in stepped.items() if name in scales}
-        steppers = {
-            name: optimizer for name, (_, _, optimizer) in stepped.items() if name in scales
-        }
+        rates = dict[str, float]()
+        decays = dict[str, float]()
+        steppers = dict[str, torch.optim.Optimizer]()
+        for name, (rate, decay, optimizer) in self._stepped(self._seen).items():
+            if name in scales:
+                rates[name] = rate
+                decays[name] = decay
+                steppers[name] = optimizer
         if not rates:
             return []
         self._remove()
@@ -622,27 +647,16 @@ class RateCheck:
         if rule_named(plan.rule).scales_width:
             alien = [name for name in rates if not _is_stepped_by(laws[name], steppers[name])]
             if alien:
-                own = type(steppers[alien[0]]).__name__
-                planned = laws[alien[0]].name
-                reason = f"the plan is for {planned}; the optimizer of {quoted(alien)} is {own}"
-                tensors = [Deviation(name, rates[name], 0.0) for name in alien]
-                return [_off_plan(Cause.OPTIMIZER, "rate", tensors, reason, step)]
-        others = _others_by_law(rates, laws, scales)
-        if not others:
-            # Later steps may lose the ratios, as by a scheduler. Of ratios that are lost now the
-            # alert speaks.
-            for stepping in steppers.values():
-                if all(SCALE in group for group in stepping.param_groups):
-                    warn_of_lost_ratios(stepping)
-            return self._decays(decays, laws, scales, step)
-        others.sort(key=lambda other: (-abs(math.log(other.value / other.planned)), other.tensor))
-        optimizer = steppers[others[0].tensor]
-        is_made = all(SCALE in group for group in optimizer.param_groups)
-        lacks = "" if is_made else f"{type(optimizer).__name__} was not made from the plan: "
-        reason = (
-            f"{lacks}{len(others)} tensors train at the wrong rate: {_in_words(others, 'rate')}"
-        )
-        return [_off_plan(Cause.RATE if is_made else Cause.OPTIMIZER, "rate", others, reason, step)]
+                return [_wrong_optimizer(alien, rates, laws, steppers, step)]
+        wrong = _deviations_by_law(rates, laws, scales)
+        if wrong:
+            return [_wrong_rates(wrong, steppers, step)]
+        # Later steps may lose the ratios, as by a scheduler. The alert above is about ratios that
+        # are lost already.
+        for stepping in steppers.values():
+            if _is_made_from_plan(stepping):
+                warn_of_lost_ratios(stepping)
+        return self._decays(decays, laws, scales, step)
 
     def _decays(
         self,
@@ -651,15 +665,15 @@ class RateCheck:
         scales: Mapping[str, float],
         step: int,
     ) -> list[Alert]:
-        """Alert to weight decays that do not rise as rates fall, or that pull gains to zero."""
+        """Alert to decays that do not rise as learning rates fall, or that pull gains to zero."""
         decaying = {name: decay for name, decay in decays.items() if decay}
-        others = _others_by_law(decaying, laws, {name: 1 / scales[name] for name in decaying})
-        if others:
+        wrong = _deviations_by_law(decaying, laws, {name: 1 / scales[name] for name in decaying})
+        if wrong:
             reason = (
-                f"{len(others)} tensors decay otherwise than planned: "
-                f"{_in_words(others, 'weight decay')}"
+                f"{len(wrong)} tensors decay otherwise than planned: "
+                f"{_in_words(wrong, 'weight decay')}"
             )
-            return [_off_plan(Cause.OPTIMIZER, "weight decay", others, reason, step)]
+            return [_off_plan(Cause.OPTIMIZER, "weight decay", wrong, reason, step)]
         gains = decayed_gains(self.plan, decays)
         if not gains:
             return []
@@ -668,24 +682,60 @@ class RateCheck:
         return [_off_plan(Cause.OPTIMIZER, "weight decay", tensors, reason, step)]
 
 
-def _others_by_law(
+def _wrong_optimizer(
+    names: Sequence[str],
+    rates: Mapping[str, float],
+    laws: Mapping[str, OptimizerLaw],
+    steppers: Mapping[str, torch.optim.Optimizer],
+    step: int,
+) -> Alert:
+    """Alert to tensors that an optimizer of another law steps."""
+    actual = type(steppers[names[0]]).__name__
+    planned = laws[names[0]].name
+    reason = f"the plan is for {planned}; the optimizer of {quoted(names)} is {actual}"
+    tensors = [Deviation(name, rates[name], 0.0) for name in names]
+    return _off_plan(Cause.OPTIMIZER, "rate", tensors, reason, step)
+
+
+def _wrong_rates(
+    wrong: Sequence[Deviation], steppers: Mapping[str, torch.optim.Optimizer], step: int
+) -> Alert:
+    """Alert to tensors with the wrong learning rate, the furthest from the plan first."""
+
+    def order(tensor: Deviation) -> tuple[float, str]:
+        return (-abs(math.log(tensor.value / tensor.planned)), tensor.tensor)
+
+    tensors = sorted(wrong, key=order)
+    reason = f"{len(tensors)} tensors train at the wrong rate: {_in_words(tensors, 'rate')}"
+    optimizer = steppers[tensors[0].tensor]
+    if _is_made_from_plan(optimizer):
+        return _off_plan(Cause.RATE, "rate", tensors, reason, step)
+    reason = f"{type(optimizer).__name__} was not made from the plan: {reason}"
+    return _off_plan(Cause.OPTIMIZER, "rate", tensors, reason, step)
+
+
+def _is_made_from_plan(optimizer: torch.optim.Optimizer) -> bool:
+    return all(SCALE in group for group in optimizer.param_groups)
+
+
+def _deviations_by_law(
     values: Mapping[str, float], laws: Mapping[str, OptimizerLaw], scales: Mapping[str, float]
 ) -> list[Deviation]:
-    """Tensors whose number is not the tuned one times the plan's factor.
+    """Find tensors whose number is not the tuned one times the plan's factor.
 
     What Muon leaves to AdamW has a tuned number of its own.
     """
-    others = list[Deviation]()
+    deviations = list[Deviation]()
     for law in dict.fromkeys(laws[name] for name in values):
         of_law = {name: value for name, value in values.items() if laws[name] == law}
         tuned = median_low([value / scales[name] for name, value in of_law.items()])
-        deviating = _others(of_law, scales, tuned)
+        deviating = _deviations(of_law, scales, tuned)
         different = set(of_law.values())
         if deviating and len(different) == 1:
             # Where all tensors have one rate, it is taken for the tuned one.
-            deviating = _others(of_law, scales, different.pop())
-        others += deviating
-    return others
+            deviating = _deviations(of_law, scales, different.pop())
+        deviations += deviating
+    return deviations
 
 
 def _is_stepped_by(planned: OptimizerLaw, optimizer: torch.optim.Optimizer) -> bool:
@@ -698,15 +748,15 @@ def _is_stepped_by(planned: OptimizerLaw, optimizer: torch.optim.Optimizer) -> b
     return decides(planned) in map(decides, laws)
 
 
-def _others(
+def _deviations(
     rates: Mapping[str, float], scales: Mapping[str, float], tuned: float
 ) -> list[Deviation]:
-    planned = {name: tuned * scales[name] for name in rates}
-    return [
-        Deviation(n, r, planned[n])
-        for n, r in rates.items()
-        if not math.isclose(r, planned[n], rel_tol=ALIKE)
-    ]
+    deviations = []
+    for name, rate in rates.items():
+        planned = tuned * scales[name]
+        if not math.isclose(rate, planned, rel_tol=ALIKE):
+            deviations.append(Deviation(name, rate, planned))
+    return deviations
 
 
 # ---- ``expected=`` of a watch
@@ -716,7 +766,7 @@ def ladder_of(expected: Check | str | Path) -> Ladder:
     """Read the ladder of a check, or of the file or folder where one was stored.
 
     Raises:
-        ValueError: for a file that holds none.
+        ValueError: for a file that holds no ladder.
     """
     if not isinstance(expected, Check | str | Path):
         kinds = "an nfd.Check, or the path where one was stored"
@@ -725,9 +775,9 @@ def ladder_of(expected: Check | str | Path) -> Ladder:
         return Ladder.of(expected.ladder)
     path = expanded(expected)
     try:
-        stored = json.loads((path / _FILE if path.is_dir() else path).read_text(encoding="utf-8"))[
-            "ladder"
-        ]
+        if path.is_dir():
+            path = path / _FILE
+        stored = json.loads(path.read_text(encoding="utf-8"))["ladder"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(
             f"expected={str(expected)!r} holds no check ({type(error).__name__}: {error}). Give a "
@@ -788,12 +838,13 @@ def _check_same_settings(ladder: Ladder, plan: Plan) -> None:
 def _check_same_layers(ladder: Ladder, plan: Plan, layers: Mapping[str, str]) -> None:
     """Raise ValueError where the networks of a check have other layers than the model.
 
-    Names that have nothing in common, such as those of a wrapped model, show nothing.
+    Names that have nothing in common, such as the names of a wrapped model, show nothing.
     """
     of_model = {numberless(layer) for layer in layers.values()}
     drawn = {numberless(layer) for matrix, layer in layers.items() if plan.std(matrix) > 0}
-    of_any_run = {layer for run in ladder.runs for layer in run.layers}
-    of_all_runs = set.intersection(*(run.layers for run in ladder.runs))
+    layers_of_runs = [run.layers for run in ladder.runs]
+    of_any_run = set.union(*layers_of_runs)
+    of_all_runs = set.intersection(*layers_of_runs)
     if not of_model & of_any_run:
         return
     parts = (

@@ -1,4 +1,4 @@
-"""The page of a training that is under way: what ``nfd.Watch`` read so far, in one file."""
+"""The page of a training run that is under way: what ``nfd.Watch`` read so far, in one file."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from nfd.core.errors import InputTypeError
 from nfd.core.files import expanded, replace_file
@@ -84,7 +85,9 @@ def lead_of(watch: Watch) -> Lead:
     """Whether there are alerts, and what is trained: its rule, learning rate and loss so far."""
     steps = max(watch.losses, default=0)
     rate = f"{watch.rate:.3g}".replace("nan", "not known yet")
-    loss = f"{watch.losses[steps]:.4g} at step {steps:,}" if steps else "not given to step()"
+    loss = "not given to step()"
+    if steps:
+        loss = f"{watch.losses[steps]:.4g} at step {steps:,}"
     numbers = {
         "rule": watch.plan.rule if watch.is_planned else "no plan",
         "learning rate at the first step": rate,
@@ -92,8 +95,11 @@ def lead_of(watch: Watch) -> Lead:
     }
     if watch.alerts:
         more = len(watch.alerts) - 1
-        others = f", and {more} more alert{'s' * (more > 1)}" if more else ""
-        return Lead(f"{_line(watch.alerts[0])}{others}.", "bad", numbers)
+        verdict = _line(watch.alerts[0])
+        if more:
+            noun = "alerts" if more > 1 else "alert"
+            verdict += f", and {more} more {noun}"
+        return Lead(f"{verdict}.", "bad", numbers)
     unjudged = not_judged(watch)
     if unjudged:
         nothing = f"{unjudged.capitalize()}: there is nothing to compare the latest look with."
@@ -114,9 +120,10 @@ def sections_of(watch: Watch) -> Iterator[Section]:
     if len(watch.losses) > 1:
         yield _losses(watch)
     shown = [row for row in at_steps(watch.rows, _spaced(steps)) if row.meter != ALERTS]
-    looks = f"{len(steps)} look{'' if len(steps) == 1 else 's'}, one every {watch.every} steps"
+    latest_step = steps[-1] if steps else 0
+    noun = "look" if len(steps) == 1 else "looks"
     written = (
-        f"Step {steps[-1] if steps else 0}: {looks}. Written at "
+        f"Step {latest_step}: {len(steps)} {noun}, one every {watch.every} steps. Written at "
         f"{time.strftime('%Y-%m-%d %H:%M:%S')}."
     )
     left_out = [f"{meter} is left out: {reason}" for meter, reason in watch.left_out.items()]
@@ -143,15 +150,18 @@ def _losses(watch: Watch) -> Section:
 
 def _numbers(watch: Watch, row: WatchRow) -> Row:
     """A row of the latest look as the page's table shows it."""
-    band = watch.band(row)
-    expected = "" if band is None else f"{band.value:.4g} [{band.low:.4g}, {band.high:.4g}]"
-    value = Label(f"{row.value:.4g}, outside", "bad") if outside(watch, row) else row.value
-    return {
+    cells: Row = {
         "meter": row.meter,
         "of": row.layer or "the network",
-        "value": value,
-        "expected": expected,
+        "value": row.value,
+        "expected": "",
     }
+    band = watch.band(row)
+    if band is not None:
+        cells["expected"] = f"{band.value:.4g} [{band.low:.4g}, {band.high:.4g}]"
+    if outside(watch, row):
+        cells["value"] = Label(f"{row.value:.4g}, outside", "bad")
+    return cells
 
 
 def _layers(
@@ -166,20 +176,22 @@ def _layers(
     of_stream: list[Finding] = []
     of_meters: dict[str, list[Finding]] = {}
     for s, rows in series.items():
-        # Of several stacks the kinds begin with the name of the stack.
+        # If there are several stacks, kinds begin with the name of the stack.
         if s.kind == "" or (has_several_stacks and f"{s.kind}".endswith(".*")):
             of_stream.append(_over_blocks(watch, s, rows, blocks))
         elif s.kind:
-            in_blocks = s.stack is not None
-            chart = (
-                _over_blocks(watch, s, rows, blocks) if in_blocks else _over_steps(watch, s, rows)
-            )
-            of_meters.setdefault(s.meter, []).append(chart)
+            charts = of_meters.setdefault(s.meter, [])
+            if s.stack is not None:
+                charts.append(_over_blocks(watch, s, rows, blocks))
+            else:
+                charts.append(_over_steps(watch, s, rows))
     if of_stream:
         yield replace(figure_section(_STREAM, of_stream), paragraphs=[])
     for meter, charts in of_meters.items():
-        meaning = [f"{METERS_OF_LAYERS[meter]}."] if meter in METERS_OF_LAYERS else []
-        yield replace(figure_section(meter, charts), paragraphs=meaning)
+        paragraphs = []
+        if meter in METERS_OF_LAYERS:
+            paragraphs.append(f"{METERS_OF_LAYERS[meter]}.")
+        yield replace(figure_section(meter, charts), paragraphs=paragraphs)
 
 
 def _blocks_by_depth(rows: Sequence[WatchRow]) -> dict[float, int]:
@@ -197,13 +209,14 @@ def _blocks_by_depth(rows: Sequence[WatchRow]) -> dict[float, int]:
 def _over_steps(watch: Watch, series: Series, rows: Sequence[WatchRow]) -> Finding:
     """A meter of the network or of one layer over the steps."""
     # A logarithm has no place for zero, such as the change of a layer that does not train.
-    above_zero = all(row.value > 0 for row in rows)
+    is_above_zero = all(row.value > 0 for row in rows)
+    kind: Literal["curves", "logcurves"] = "logcurves" if is_above_zero else "curves"
     axes = Axes(
         "x",
         "y",
         "step",
         "",
-        "logcurves" if above_zero else "curves",
+        kind,
         colour="meter",
         order=_ORDER,
         interval="shaded: expected",
@@ -230,8 +243,11 @@ def _over_blocks(
         order=_ORDER,
         interval="bars: expected",
     )
-    before = _drawn(watch, then, f"step {first}", blocks) if first < latest else []
-    return _judged(watch, series, now, axes, _drawn(watch, now, f"step {latest}", blocks), before)
+    before = []
+    if first < latest:
+        before = _drawn(watch, then, f"step {first}", blocks)
+    points = _drawn(watch, now, f"step {latest}", blocks)
+    return _judged(watch, series, now, axes, points, before)
 
 
 def _judged(
@@ -267,13 +283,14 @@ def _drawn(
 
 def _outside(watch: Watch, rows: Sequence[WatchRow]) -> str:
     """The values outside of their bands, in words."""
-    beyond = [
-        f"{row.layer or 'the network'} at step {row.step}: {short(row.value)}, expected "
-        f"{watch.band(row)}"
-        for row in rows
-        if outside(watch, row)
-    ]
-    return f"Outside of the band: {'; '.join(beyond)}." if beyond else ""
+    texts = []
+    for row in rows:
+        if outside(watch, row):
+            place = f"{row.layer or 'the network'} at step {row.step}"
+            texts.append(f"{place}: {short(row.value)}, expected {watch.band(row)}")
+    if not texts:
+        return ""
+    return f"Outside of the band: {'; '.join(texts)}."
 
 
 def _spaced(steps: Sequence[int]) -> list[int]:

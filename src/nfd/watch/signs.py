@@ -1,4 +1,4 @@
-"""Signs of a training that goes wrong which need no plan and no other network.
+"""Signs of training that goes wrong, which need no plan and no other network.
 
 With ``z`` the input of a layer on the sample, of features in which every row is a position:
 
@@ -12,9 +12,9 @@ With ``z`` the input of a layer on the sample, of features in which every row is
 - **frozen**: a matrix that requires gradients, and on which the outputs depend, was the same at two
   looks while other matrices changed; or none has changed since the start.
 - **rounding**: the weights have 16 bits, and a step left more than ``_LOST`` of the entries that
-  had a gradient as they were, at two looks, at a rate that is not the end of a schedule. Steps of
-  PyTorch's optimizers below half of the distance of two numbers are lost; other optimizers may keep
-  what rounding takes.
+  had a gradient as they were, at two looks, at a learning rate that is not the end of a schedule.
+  Steps of PyTorch's optimizers below half of the distance of two numbers are lost; other optimizers
+  may keep what rounding takes.
 - **spike**: ``_LASTS`` losses in a row lie above the median of the last ``_WINDOW`` by ``_NOISES``
   robust standard deviations, by half again as much as the largest of these, and by a tenth of the
   progress so far.
@@ -47,12 +47,12 @@ from nfd.watch.causes import CAUSES, Alert, Cause
 _EXPLODED = 100.0
 _RISE = 4.0
 _LIVING = 0.05
-# Of the RMS of the input: features that differ by less are rounding.
+# Features that differ by less than this share of the RMS of the input are rounding.
 _LEAST_SPREAD = 1e-6
-# AdamW at a rate of 0.01 loses 54 % in an embedding whose entries are about 1, which trains; at
-# 1e-5 and entries of 0.02 it loses 99 %.
+# AdamW at a learning rate of 0.01 loses 54 % in an embedding whose entries are about 1, which
+# trains; at 1e-5 and entries of 0.02 it loses 99 %.
 _LOST = 0.8
-# Of the largest learning rate seen
+# The share of the largest learning rate so far, above which a schedule has not ended
 _FULL_RATE = 0.1
 # How many looks
 _TWICE = 2
@@ -66,7 +66,7 @@ _LASTS = 3
 _NOISES = 8.0
 _BEYOND_LARGEST = 1.5
 _OF_PROGRESS = 0.1
-# Of the loss
+# The least noise of losses, as a share of the loss
 _LEAST_NOISE = 0.01
 _OUTPUTS = "the outputs"
 
@@ -146,11 +146,9 @@ class Signs:
         model = self.member.module
         parts = modules(model)
         owners = {parts[full.rpartition(".")[0]] for full in t.names}
-        return {
-            owner
-            for owner in owners
-            if owner is not model and not isinstance(owner, nn.Embedding | nn.EmbeddingBag)
-        }
+        owners.discard(model)
+        embeddings = (nn.Embedding, nn.EmbeddingBag)
+        return {owner for owner in owners if not isinstance(owner, embeddings)}
 
     def look(
         self,
@@ -162,9 +160,9 @@ class Signs:
         """Judge one look.
 
         Args:
-            rows: of the look.
-            seen, inputs: what they were read from, of ``read``.
-            optimizers: that step the model, as far as they are known.
+            rows: the rows of the look.
+            seen, inputs: what they were read from, as ``read`` returned it.
+            optimizers: those that step the model, as far as they are known.
 
         Returns:
             The alerts of causes that were not raised before.
@@ -180,8 +178,9 @@ class Signs:
             *self._exploding(step, sizes),
             *self._dead(step, inputs),
             *rounded,
-            *([] if is_rounded else frozen),
         ]
+        if not is_rounded:
+            shown += frozen
         start, *earlier = self._sizes
         self._sizes = [start, *[*earlier, sizes][-_TWICE:]]
         raised = {(alert.cause, alert.layer) for alert in self.alerts}
@@ -199,7 +198,9 @@ class Signs:
         """Name the first place along the network that explodes, once: what comes after follows."""
         if any(alert.cause is Cause.EXPLODING for alert in self.alerts):
             return []
-        before = self._sizes[-_TWICE] if len(self._sizes) > _TWICE else self._sizes[0]
+        before = self._sizes[0]
+        if len(self._sizes) > _TWICE:
+            before = self._sizes[-_TWICE]
         for name, size in sizes.items():
             start = max(self._sizes[0].get(name, math.inf), 1.0)
             rises = size >= _RISE * before.get(name, math.inf)
@@ -249,7 +250,9 @@ class Signs:
         if not shares:
             return []
         worst = max(shares, key=lambda name: shares[name])
-        layer = self.layers[worst] if len(shares) == 1 else None
+        layer = None
+        if len(shares) == 1:
+            layer = self.layers[worst]
         return [_alert(Cause.ROUNDING, step, "unchanged_share", layer, shares[worst])]
 
     def _frozen(
@@ -260,24 +263,23 @@ class Signs:
             for name, layer in self.layers.items()
             if infos[name].parameter.requires_grad
         }
-        changes = {
-            row.layer: row.value for row in rows if row.meter == CHANGE and row.layer in trained
-        }
-        still = {
-            layer
-            for layer, change in changes.items()
-            if layer and change == self._changes.get(layer, 0.0)
-        }
-        self._changes = {layer: change for layer, change in changes.items() if layer}
+        changes = dict[str, float]()
+        for row in rows:
+            if row.meter == CHANGE and row.layer and row.layer in trained:
+                changes[row.layer] = row.value
+        still = {layer for layer in changes if changes[layer] == self._changes.get(layer, 0.0)}
+        self._changes = changes
         if not changes:
             return []
         if len(still) == len(changes):
-            # A schedule that has ended leaves all as it is. None moved since the start: nothing
-            # trains.
-            never_moved = not any(changes.values())
-            lasts = self._lasts(Cause.FROZEN, "", shows=never_moved) and step >= _LEAST_STEPS
-            alert = replace(_alert(Cause.FROZEN, step, CHANGE, None, 0.0), reason="no layer trains")
-            return [alert] if lasts else []
+            # A schedule that has ended leaves all layers as they are. If none has moved since the
+            # start, nothing trains.
+            has_never_moved = not any(changes.values())
+            lasts = self._lasts(Cause.FROZEN, "", shows=has_never_moved)
+            if not lasts or step < _LEAST_STEPS:
+                return []
+            alert = _alert(Cause.FROZEN, step, CHANGE, None, 0.0)
+            return [replace(alert, reason="no layer trains")]
         alerts = []
         for layer in self._changes:
             lasts = self._lasts(Cause.FROZEN, layer, shows=layer in still)
@@ -299,7 +301,9 @@ class Signs:
 
     def _lasts(self, cause: Cause, name: str, *, shows: bool) -> bool:
         """Whether a sign was there at two looks in a row."""
-        count = self._counts.get((cause, name), 0) + 1 if shows else 0
+        count = 0
+        if shows:
+            count = self._counts.get((cause, name), 0) + 1
         self._counts[cause, name] = count
         return count >= _TWICE
 
@@ -312,7 +316,7 @@ class Signs:
     # ---- the state
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain numbers and strings, for JSON or a checkpoint."""
+        """Return the state as plain numbers and strings, for JSON or a checkpoint."""
         return {
             "start": {name: [read.size, read.varying] for name, read in self._start.items()},
             "sizes": self._sizes,
@@ -351,21 +355,23 @@ def _input_of(t: TensorInfo, z: Tensor) -> Input:
 
 
 def _share_lost(parameter: Tensor, before: Tensor) -> float:
-    """The share of entries that a step left as they were, of those with a gradient.
+    """The share of the entries with a gradient that a step left as they were.
 
-    0 where none has one.
+    It is 0 if no entry has a gradient. Without any gradient tensor it is the share of all entries.
     """
     unchanged = whole(parameter.detach()) == whole(before)
     if parameter.grad is None:
         return float(unchanged.double().mean())
     has_gradient = whole(parameter.grad) != 0
     count = int(has_gradient.sum())
-    return float((unchanged & has_gradient).sum()) / count if count else 0.0
+    if count == 0:
+        return 0.0
+    return float((unchanged & has_gradient).sum()) / count
 
 
 def _alert(cause: Cause, step: int, meter: str, layer: str | None, value: float) -> Alert:
-    known = CAUSES[cause]
-    return Alert(step, step, meter, layer, value, None, cause, known.reason, known.remedy)
+    texts = CAUSES[cause]
+    return Alert(step, step, meter, layer, value, None, cause, texts.reason, texts.remedy)
 
 
 # ---- the loss
@@ -385,9 +391,9 @@ class LossSigns:
     def add(self, step: int, loss: float) -> Alert | None:
         """Judge a loss by those before it."""
         if not math.isfinite(loss):
-            is_new = not self._is_broken
+            was_broken = self._is_broken
             self._is_broken = True
-            return _alert(Cause.BROKEN, step, "loss", None, loss) if is_new else None
+            return None if was_broken else _alert(Cause.BROKEN, step, "loss", None, loss)
         if len(self._window) < _LEAST_LOSSES or loss <= self._limit():
             self._high = []
             self._window.append(loss)
@@ -400,13 +406,13 @@ class LossSigns:
             return None
         if len(self._high) != _LASTS:
             return None
-        known = CAUSES[Cause.SPIKE]
         since = self._high[0][0]
-        return Alert(step, since, "loss", None, loss, None, Cause.SPIKE, known.reason, known.remedy)
+        return replace(_alert(Cause.SPIKE, step, "loss", None, loss), since=since)
 
     def _limit(self) -> float:
         level = median(self._window)
-        self._first = level if self._first is None else self._first
+        if self._first is None:
+            self._first = level
         # The standard deviation, where noise is normal
         deviation = 1.4826 * median(abs(loss - level) for loss in self._window)
         noise = max(deviation, _LEAST_NOISE * abs(level))

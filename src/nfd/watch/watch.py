@@ -1,4 +1,4 @@
-"""``nfd.Watch``: meters on a training that is under way."""
+"""``nfd.Watch``: meters on a training run that is under way."""
 
 from __future__ import annotations
 
@@ -67,7 +67,8 @@ class Watch:
     With ``W`` the effective weights, ``z`` the input of a matrix and ``h`` the stream after a
     block, all on the sample, and (0) for the start, the meters are:
 
-    - of the network (``layer`` None): those of ``nfd.meters.updates``, which ``nfd.check`` has too;
+    - of the network (``layer`` None): the meters of ``nfd.meters.updates``, which ``nfd.check`` has
+      too;
     - of every block: ``activation``, rms(h), ``activation_update``, rms(h - h(0)), and ``added``,
       the RMS of the block's contribution to the stream times the number of blocks;
     - of every matrix: ``change``, ``|W - W(0)| / |W(0)|``, and ``weight``, ``|W| / |W(0)|``;
@@ -78,21 +79,21 @@ class Watch:
     Args:
         model: before its first step; it may be compiled, wrapped by DDP or sharded by FSDP2. Under
             FSDP2 every process must call ``step()``; under DDP one suffices.
-        plan: of this model; None for one without a plan, whose rates and initial weights are not
-            compared.
+        plan: the plan of this model; None for a model without a plan, whose learning rates and
+            initial weights are not compared.
         sample: an input of the model: a tensor, a tuple of arguments or a dict of keyword
             arguments.
         every: steps between looks. The default takes less than 3 % of the time, also for small
             models (docs/howto/watch.md).
         expected: a check of small networks, or the path where it was stored. It gives every meter a
             band at this size (``nfd.watch.bands``); a meter that leaves its band raises an alert.
-        seed: that of ``plan.apply_``. Initial weights that can be drawn again from it are not
+        seed: the seed of ``plan.apply_``. Initial weights that can be drawn again from it are not
             stored.
         own_start: whether the model is meant to start from other weights than the plan's, such as
             trained ones. Initial weights are then not compared with the plan
             (``nfd.watch.causes``).
         on_alert: what follows an alert. Each is warned of once (RuntimeWarning), and logged by
-            ``logging.getLogger("nfd")``; of several processes by the first. ``"stop"`` also sets
+            ``logging.getLogger("nfd")``, in the first of several processes. ``"stop"`` also sets
             ``should_stop``, at which the callbacks of ``nfd.integrations`` end the training;
             ``"raise"`` raises an error in ``step()``.
 
@@ -163,7 +164,7 @@ class Watch:
         self.on_alert = check_on_alert(on_alert)
         self.should_stop = False
         self._notified = set[_Key]()
-        # The latest error of a look, and those that were warned of
+        # The latest error of a look, and all errors that were warned of
         self._error: str | None = None
         self._failures = set[str]()
         self._judged_last = 0
@@ -216,7 +217,9 @@ class Watch:
 
     def note_loss(self, loss: Tensor | float) -> None:
         """Note a loss of the latest step that ``step()`` was not given, such as a logged one."""
-        self._unread[self.steps] = loss.detach() if isinstance(loss, Tensor) else loss
+        if isinstance(loss, Tensor):
+            loss = loss.detach()
+        self._unread[self.steps] = loss
 
     def forecast(
         self, total_steps: int, schedule: Schedule, *, rate: float | None = None
@@ -228,7 +231,8 @@ class Watch:
         ``load_state_dict``.
 
         Args:
-            total_steps, schedule, rate: of the training run, as in ``nfd.forecast_run``.
+            total_steps, schedule, rate: the steps, the schedule and the largest learning rate of
+                the training run, as in ``nfd.forecast_run``.
 
         Returns:
             The forecast. Its ``refusal`` says where it is too wide to be relied on.
@@ -243,7 +247,7 @@ class Watch:
         return self._forecast
 
     def state_dict(self, *, start: bool = True) -> dict[str, Any]:
-        """The state for a checkpoint: steps, rows, and tensors of the start.
+        """The state for a checkpoint: steps, rows, and tensors before training.
 
         Args:
             start: False leaves out the tensors, so that JSON can hold the state. Then the watch
@@ -288,9 +292,11 @@ class Watch:
             losses = {int(step): float(loss) for step, loss in state.get("losses", ())}
             notified = {_Key(*key) for key in state.get("notified", ())}
             self._verified = Verified(**state.get("verified", {}))
-            if signs := state.get("signs"):
+            signs = state.get("signs")
+            if signs:
                 self._signs.load_state_dict(signs)
-            if start := state.get("start"):
+            start = state.get("start")
+            if start:
                 self._baseline.begin_at(Pass(**start["before"]))
                 self._starts.seed = start["seed"]
                 self._starts.kept = dict(start["kept"])
@@ -315,8 +321,8 @@ class Watch:
             if alert is not None:
                 self.alerts.append(alert)
         self.alerts.sort(key=lambda alert: alert.step)
-        # Of an older state it is not known: its watch warned of no alert but those that compare
-        # with the plan.
+        # A state without ``notified`` is of a watch that warned only of alerts that compare with
+        # the plan.
         self._notified = notified
 
     @property
@@ -328,8 +334,8 @@ class Watch:
     def line(self) -> str:
         """The latest look as one line for a log.
 
-        It has the meters of the whole network, those outside of their bands marked, and the number
-        of alerts.
+        It has the meters of the whole network, with a mark on values outside of their bands, and
+        the number of alerts.
         """
         if not self.rows:
             return f"step {self.steps}: {self.failed or 'no look yet'}"
@@ -369,25 +375,34 @@ class Watch:
             latest = at_steps(rows, [latest_step])
             if series.meter == ALERTS or not latest:
                 continue
-            judged = sum(self.band(row) is not None for row in latest)
-            beyond = sum(outside(self, row) for row in latest)
-            bands = f"{beyond} of {judged} outside" if beyond else "all within"
             cells = {
                 "meter": series.meter,
                 "of": name_of(series, latest),
                 "first look": _spread(at_steps(rows, [first_step])),
                 "latest look": _spread(latest),
-                "expected": bands if judged else "",
+                "expected": self._summary(latest),
             }
             table.append(cells)
         return table
+
+    def _summary(self, rows: Sequence[WatchRow]) -> str:
+        """Say how many of these rows lie outside of their bands; nothing where none has a band."""
+        judged = sum(self.band(row) is not None for row in rows)
+        if judged == 0:
+            return ""
+        beyond = sum(outside(self, row) for row in rows)
+        if beyond == 0:
+            return "all within"
+        return f"{beyond} of {judged} outside"
 
     def band(self, row: WatchRow) -> Band | None:
         """The expected value of a row and its interval.
 
         None without ``expected``, and where that lacks the meter.
         """
-        return None if self.expected is None else self.expected.band(row)
+        if self.expected is None:
+            return None
+        return self.expected.band(row)
 
     @property
     def plan(self) -> Plan:
@@ -410,8 +425,9 @@ class Watch:
         was, or there is no ``expected``.
         """
         latest = self.steps - self.steps % self.every
-        is_judged = self.expected is None or (0 < self._judged_last == latest)
-        return None if is_judged else self._judged_last
+        if self.expected is None or 0 < self._judged_last == latest:
+            return None
+        return self._judged_last
 
     # ---- A look
 
@@ -447,7 +463,7 @@ class Watch:
 
     def _read(self) -> None:
         """Add the meters after the latest step, and judge them."""
-        # Those of this step are used up, also where a look fails.
+        # The matrices of this step are used up, also where a look fails.
         previous = self._previous
         self._previous = None
         with apart(self._member.module):
@@ -462,13 +478,12 @@ class Watch:
         return any(alert.cause is Cause.BROKEN for alert in self.alerts)
 
     def _add_new(self, alerts: Sequence[Alert]) -> None:
-        """Add alerts of signs, but for what the bands of the same look judge themselves."""
+        """Add alerts of signs, without those that the bands of the same look judge themselves."""
         raised = {(alert.cause, alert.layer) for alert in self.alerts}
         judged = set[str | None]()
         if self.expected is not None:
-            judged = {
-                row.layer for row in at_steps(self.rows, [self.steps]) if self.band(row) is not None
-            }
+            latest = at_steps(self.rows, [self.steps])
+            judged = {row.layer for row in latest if self.band(row) is not None}
         for alert in alerts:
             is_judged = alert.cause is Cause.FROZEN and alert.layer in judged
             is_repeated = alert.cause is Cause.BROKEN and self._is_broken
@@ -517,19 +532,20 @@ class Watch:
     def _add(self, rows: list[WatchRow]) -> None:
         self.rows += rows
         rows = [row for row in rows if row.meter != ALERTS]
-        if self.expected is not None and rows:
-            self.expected.verified = self._verified
-            found = self.expected.alerts(rows)
-            # bands are of trainings by the plan: where one is not, all else may follow from that
-            self.alerts += [
-                a for a in found if a.cause in (Cause.BROKEN, Cause.FROZEN) or not off_plan(self)
-            ]
-            if any(self.band(row) is not None for row in rows):
-                self._judged_last = rows[0].step
+        if self.expected is None or not rows:
+            return
+        self.expected.verified = self._verified
+        alerts = self.expected.alerts(rows)
+        # Bands are of training by the plan: where the training is not, all else may follow from it.
+        if off_plan(self):
+            alerts = [alert for alert in alerts if alert.cause in (Cause.BROKEN, Cause.FROZEN)]
+        self.alerts += alerts
+        if any(self.band(row) is not None for row in rows):
+            self._judged_last = rows[0].step
 
     @contextmanager
     def _going_on(self) -> Iterator[None]:
-        """Note an error within it, whatever it is: no training ends for what watches it."""
+        """Note an error within it, whatever it is: a watch does not end the training."""
         try:
             yield
         except Exception as error:
@@ -540,8 +556,8 @@ class Watch:
 class _Key(NamedTuple):
     """What distinguishes an alert from others.
 
-    A watch that resumes a training compares learning rates and initial weights anew: their alerts
-    are the same at any step, and stand at step 0.
+    A watch that resumes a training run compares learning rates and initial weights anew: their
+    alerts are the same at any step, and stand at step 0.
     """
 
     step: int
@@ -551,19 +567,16 @@ class _Key(NamedTuple):
 
 
 def _key(alert: Alert) -> _Key:
-    return _Key(
-        0 if alert.tensors else alert.step, alert.cause.value, alert.meter, alert.layer or ""
-    )
+    step = 0 if alert.tensors else alert.step
+    return _Key(step, alert.cause.value, alert.meter, alert.layer or "")
 
 
 class Starts(Mapping[str, Tensor]):
     """Tensors as they were before training, by name, on their device and in their type.
 
-    Without a seed all are copied.
-
     A tensor that ``plan.apply_(model, seed)`` drew is not stored: its stream gives it again, bit
-    for bit. Others, such as those that a rule leaves as the model initialises them or that were
-    loaded, are copied to the CPU.
+    for bit. All other tensors are copied to the CPU, such as those that a rule leaves as the model
+    initialises them, or that were loaded. Without a seed all are copied.
     """
 
     def __init__(self, plan: Plan, seed: int | None, infos: Mapping[str, TensorInfo]) -> None:
@@ -573,7 +586,9 @@ class Starts(Mapping[str, Tensor]):
         self.kept = dict[str, Tensor]()
         for name, info in infos.items():
             now = whole(info.parameter.detach())
-            start = None if seed is None else drawn(plan, info, seed)
+            start = None
+            if seed is not None:
+                start = drawn(plan, info, seed)
             if start is None or not torch.equal(start.to(now), now):
                 self.kept[name] = now.to("cpu", copy=True)
 
@@ -612,23 +627,24 @@ def unscaled(model: nn.Module, sample: Any, expected: Check | str | Path | Alarm
 
 @contextmanager
 def apart(model: nn.Module) -> Iterator[None]:
-    """Within it a model runs apart from its training.
+    """Run a model apart from its training in this context.
 
-    It runs outside of a trainer's autocast, as it was written where it is compiled, attention by
-    its modules, and from random streams of its own. Afterwards its buffers and the global streams
-    are what they were.
+    It runs outside of a trainer's autocast; a compiled model runs as it was written; attention runs
+    by its modules; random numbers come from other streams. Afterwards its buffers and the global
+    streams are what they were.
     """
-    buffers = [
-        (module._buffers, name, buffer, buffer.clone(), buffer._version)
-        for module in model.modules()
-        for name, buffer in module._buffers.items()
-        if buffer is not None
-    ]
+    buffers = []
+    for module in model.modules():
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                buffers.append((module._buffers, name, buffer, buffer.clone(), buffer._version))
     places = {p.device for p in model.parameters() if p.device.type != "cpu"}
-    # Accelerate puts a forward of 16 bits over the model's own, which it leaves beside. The start
-    # of a training was read before that, and differences of numbers of 16 bits are noise where the
-    # updates are small.
-    wrapped = model.__dict__.get("forward") if "_original_forward" in model.__dict__ else None
+    # Accelerate puts a forward of 16 bits over the model's own, which it keeps as
+    # ``_original_forward``. The untrained model was read before that, and differences of numbers of
+    # 16 bits are noise where the updates are small.
+    wrapped = None
+    if "_original_forward" in model.__dict__:
+        wrapped = model.__dict__.get("forward")
     with ExitStack() as stack:
         stack.enter_context(gradients())
         stack.enter_context(global_streams(0, sorted(places, key=str)))
@@ -655,7 +671,7 @@ def apart(model: nn.Module) -> Iterator[None]:
 
 
 def _spread(rows: Sequence[WatchRow]) -> str:
-    """The value of one row; of several the median, the least and the largest."""
+    """The value of one row; the median, the least and the largest value of several rows."""
     values = [row.value for row in rows]
     if not values:
         return ""
@@ -669,7 +685,9 @@ def remarks_of(watch: Watch) -> list[str]:
 
     It failed, the check in ``expected`` ended, or that check found faults.
     """
-    remarks = [] if watch.failed is None else [watch.failed]
+    remarks = []
+    if watch.failed is not None:
+        remarks.append(watch.failed)
     expected = watch.expected
     if (
         expected is not None
@@ -697,7 +715,7 @@ def remarks_of(watch: Watch) -> list[str]:
 
 
 def off_plan(watch: Watch) -> bool:
-    """Whether the training differs from its plan in its start or its rates."""
+    """Whether the training differs from its plan in initial weights or learning rates."""
     return any(alert.tensors for alert in watch.alerts)
 
 
@@ -709,7 +727,9 @@ def not_judged(watch: Watch) -> str | None:
     since = watch.unjudged_since
     if since is None:
         return None
-    return f"not judged since step {since}" if since else "not judged yet"
+    if since == 0:
+        return "not judged yet"
+    return f"not judged since step {since}"
 
 
 def name_of(series: Series, rows: Sequence[WatchRow]) -> str:
@@ -717,7 +737,9 @@ def name_of(series: Series, rows: Sequence[WatchRow]) -> str:
     if series.kind is None or series.stack is None:
         return series.kind or "the network"
     layers = len({row.layer for row in rows})
-    return f"{series.kind} of {layers} blocks" if series.kind else f"{layers} blocks"
+    if series.kind == "":
+        return f"{layers} blocks"
+    return f"{series.kind} of {layers} blocks"
 
 
 def outside(watch: Watch, row: WatchRow) -> bool:

@@ -17,7 +17,7 @@ that gives ``Q'x`` for the next block also gives it for the last directions (del
 et al. 2022), and ``c = (2 I - Q'Q) Q'x`` accounts for it to second order, so that nothing
 accumulates. Only where normalising magnifies rounding beyond that is a block projected a second
 time ("twice is enough": Giraud, Langou & Rozloznik 2005). The Gram matrix sees a direction only to
-the square root of precision, so each round accepts the well-conditioned part alone; what remains is
+the square root of precision, so each round accepts only the well-conditioned part; what remains is
 projected on that part and goes to the next round. Almost always one round, two passes over ``Q``,
 is enough.
 """
@@ -41,7 +41,7 @@ _LARGE = 1 << 22
 # Bytes of an array from which on the C library maps it anew each time.
 _MAPPED = 1 << 25
 BLOCKS = ("update", "momentum", "gradient")
-# The first entries of a column: its coefficients of the blocks. Those of the samples follow.
+# The first entries of a column: its coefficients of the blocks. Coefficients of the samples follow.
 SLOTS = len(BLOCKS)
 LEAST_ROOM = 32
 
@@ -63,7 +63,7 @@ def scratch(purpose: str, like: Tensor, *shape: int) -> Tensor:
     """Return memory for an intermediate result that nobody keeps, not initialised.
 
     The C library maps an array of this size anew each time, and clearing its pages took as long as
-    the products. Smaller arrays, and those of a GPU, come from a pool already.
+    the products. Smaller arrays, and arrays of a GPU, come from a pool already.
     """
     count = math.prod(shape)
     if count * like.element_size() < _MAPPED or like.device.type != "cpu":

@@ -47,8 +47,9 @@ def defer(
 
     It replaces ``nn.Linear``, the ``Conv1D`` of Hugging Face, ``nn.Conv1d`` and ``nn.Conv2d``
     without groups, and the projections of ``nn.MultiheadAttention``. With a plan these are the
-    matrices that it calls hidden, inner or outer; otherwise those in residual blocks. A new layer
-    starts with the standard deviation of the plan, or with that of the weights that it replaces.
+    matrices that it calls hidden, inner or outer; otherwise the matrices in residual blocks. A new
+    layer is initialised with the standard deviation of the plan, or else of the weights that it
+    replaces.
     Biases and all other tensors stay; with a plan they are initialised as by ``plan.apply_``. Train
     the model with ``plan.make_optimizer``, or with ``nfd.SGD`` or ``nfd.Muon``.
 
@@ -171,7 +172,7 @@ def store_weights(model: nn.Module, seed: int = 0) -> nn.Module:
     """Replace all layers without stored weights by dense modules that have the same weights.
 
     It is the way back from ``nfd.defer``: a layer becomes a module of the kind that it replaced,
-    and ``nn.Linear`` where it replaced none. Memory is that of the dense model.
+    and ``nn.Linear`` where it replaced none. It takes the memory of the dense model.
 
     Args:
         model: changed in place. Optimizers must be made again.
@@ -409,7 +410,7 @@ def _examined(
 def _wide_in_blocks(model: nn.Module, maps: Mapping[str, LinearMap]) -> set[str]:
     """Weights of linear maps in residual blocks.
 
-    In a model without blocks, those of the model if it is itself a linear map or an attention.
+    In a model without blocks, the model's weights if it is itself a linear map or an attention.
     """
     blocks = blocks_of(model, None)
     if blocks:
@@ -438,7 +439,7 @@ def _obstacle(
         return Reason.OTHER
     attentions = [part for part in parts.values() if isinstance(part, nn.MultiheadAttention)]
     for attention in attentions:
-        # An attention that reads its weights itself reads those of its output projection, too.
+        # An attention that reads its weights itself also reads its output projection's.
         if owner is attention.out_proj and not linear_maps(attention):
             return Reason.OTHER
     weight = linear.weight

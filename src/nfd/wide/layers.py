@@ -480,7 +480,7 @@ class DeferredLinear(FactoredLinear):
         return answer
 
     def ask_backward(self, g: Tensor, kept: Tensor, record: bool) -> tuple[Tensor, Tensor, Tensor]:
-        """``g W``, the products ``P'g`` and those of the forward pass."""
+        """Return ``g W``, the products ``P'g`` and the products of the forward pass."""
         scale: Tensor | float = self.scale.data
         update: Tensor | None = self.update.data.T
         if self.feedback == "static":

@@ -184,7 +184,7 @@ class RandomPlusLowRank:
     def compress(self, columns: Sequence[Tensor | None]) -> None:
         """Move all samples into the basis.
 
-        Each of ``columns``, of W, the momentum and the gradient, then is its block alone.
+        Each of ``columns``, of W, the momentum and the gradient, then is only its block.
         """
         rows = {name: self.samples[name].rows for name in SPACES}
         if not self.settled and self.count:
@@ -217,8 +217,8 @@ class RandomPlusLowRank:
     ) -> list[Tensor | None]:
         """Compute the block of each column from the blocks so far and from the samples.
 
-        ``coordinates`` are those of the samples in the basis; ``partners`` are the same samples in
-        the other space.
+        ``coordinates`` are the coordinates of the samples in the basis; ``partners`` are the same
+        samples in the other space.
         """
         room = room_for(self.basis.rank, self.basis.n)
         mixing = np.zeros((SLOTS, SLOTS))

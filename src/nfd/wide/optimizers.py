@@ -146,7 +146,7 @@ class FactoredOptimizer(torch.optim.Optimizer):
 def _uncompiled(method: Callable[..., Any]) -> Callable[..., Any]:
     """Return a method of PyTorch, without its guard against the compiler where none is loaded.
 
-    PyTorch would import its compiler for the guard, which takes longer than many trainings do.
+    PyTorch would import its compiler for the guard, which takes longer than many training runs do.
     """
     return method if "torch._dynamo" in sys.modules else inspect.unwrap(method)
 
@@ -351,5 +351,5 @@ def make_muon(groups: Sequence[dict[str, Any]], **options: Any) -> torch.optim.O
 def make_muon_of_adamws_size(
     groups: Sequence[dict[str, Any]], **options: Any
 ) -> torch.optim.Optimizer:
-    """Make a Muon with updates as large as those of AdamW."""
+    """Make a Muon with updates as large as updates of AdamW."""
     return make_muon(groups, adjust_lr_fn="match_rms_adamw", **options)

@@ -265,10 +265,10 @@ def _rebuilt(kind: type[Guarded], data: Tensor, facts: dict[str, Any]) -> Guarde
 class Coefficients(Guarded):
     """The parameter of a structured layer: the column of W, padded with zeros.
 
-    See ``nfd.wide.learned`` for the columns. Optimizers that are linear step this column by that of
-    the gradient. What others see as the gradient is a fixed vector times the Frobenius norm of the
-    dense gradient, so that clipping by norm clips as it would for W, and an edit by entries gives
-    no multiple.
+    See ``nfd.wide.learned`` for the columns. Optimizers that are linear step this column by the
+    column of the gradient. What others see as the gradient is a fixed vector times the Frobenius
+    norm of the dense gradient, so that clipping by norm clips as it would for W, and an edit by
+    entries gives no multiple.
 
     Attributes:
         weights: the column of the gradient, 1 for every sample of the batch; None without one.
@@ -322,7 +322,7 @@ class Coefficients(Guarded):
     def compress(self, momentum: Tensor | None) -> list[Tensor]:
         """Move all samples into the basis, and return the blocks that there are.
 
-        They are those of W, of the momentum and of the gradient.
+        They are the blocks of W, of the momentum and of the gradient.
         """
         columns = [self.data, momentum, self.weights]
         self.matrix.compress(columns)

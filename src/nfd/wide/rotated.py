@@ -12,7 +12,7 @@ law. (The first coordinates would not do, as columns of H beside each other repe
 
 By universality of first-order methods any fixed number of products, transposed products and
 entrywise functions has the limit that it has for Gaussian matrices. At finite width the law is not
-that of a Gaussian matrix: deferred layers have that. The signs D_1 and D_3 come first for every
+the law of a Gaussian matrix, which deferred layers have. The signs D_1 and D_3 come first for every
 query, so that vectors aligned with the transform (constant ones, unit vectors) are nothing special.
 
 Source: Dudeja, Lu and Sen 2022; Wang, Zhong and Fan 2022; docs/mathematics/structured.md.

@@ -83,7 +83,7 @@ def _drift(
     high: float,
     tried: str,
 ) -> Judged:
-    """Judge whether the doublings of the best rate per doubling of a size lie in a range."""
+    """Judge whether the doublings of the best learning rate per doubling of a size are in range."""
     scores = cells(of(evidence), rule, evidence.classes)
     at_the_end: list[str] = []
     best_rates: list[str] = []
@@ -102,7 +102,8 @@ def _drift(
 def _of_row_2(evidence: Evidence, rule: str) -> Runs:
     """Return the widest networks of row 2.
 
-    With uniform rates they are those that are trained longest: the caption names no epochs.
+    With uniform learning rates they are the networks that train longest: the caption does not name
+    the epochs.
     """
     runs = evidence.part("5", "transfer", "longer" if rule == _UNIFORM else "")
     return runs.where(width=max(runs.values("width")))
@@ -117,7 +118,7 @@ def _of_mup(evidence: Evidence) -> Runs:
 
 
 def _better(evidence: Evidence, metric: str) -> Judged:
-    """Judge Eq. 8 minus uniform at every size, each at its best rate.
+    """Judge Eq. 8 minus uniform at every size, each at its best learning rate.
 
     The value is the worst over the sizes.
     """

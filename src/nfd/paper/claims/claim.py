@@ -143,7 +143,7 @@ class Evidence:
     def part(self, figure: str, name: str, more: str = "") -> Runs:
         """Return the runs of a part of a figure, or what claims have in their place.
 
-        Those of claims have more seeds or steps than the figure shows; they are a part of "claims"
+        Runs of claims have more seeds or steps than the figure shows; they are a part of "claims"
         such as ``4-gains``, for Figure 4 and ``more`` (by default ``name``).
         """
         name_in_claims = f"{figure}-{more or name}"

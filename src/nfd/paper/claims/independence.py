@@ -68,7 +68,7 @@ def _vanishes(evidence: Evidence) -> Judged:
 
 
 def _apart(evidence: Evidence, figure: str, name: str) -> Judged:
-    """Judge whether the two trainings stay apart.
+    """Judge whether the two kinds of training stay apart.
 
     The deepest network that learns and does not diverge decides.
     """
@@ -105,7 +105,7 @@ def _gaps_in_words(gaps: dict[int, Interval]) -> str:
 
 
 def _without_gap(runs: Runs, classes: int, *depths: int) -> list[int]:
-    """Return those of the depths that have no gap over progress.
+    """Return the depths that have no gap over progress.
 
     Their networks learn nothing, or some diverge.
     """

@@ -44,7 +44,7 @@ from nfd.paper.two_limits import (
 
 @dataclass(frozen=True)
 class StepCounts:
-    """Networks of each kind, their width, and depths; the largest is that of the variants."""
+    """Networks of each kind, their width, and depths; variants have the largest depth."""
 
     networks: int
     width: int

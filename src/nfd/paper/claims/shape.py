@@ -204,7 +204,7 @@ def _depth_helps(evidence: Evidence) -> Judged:
 
 
 def _saturates(evidence: Evidence, axis: str, other: str) -> Judged:
-    """Judge the gain of the last doubling of a size minus that of the first, in test loss."""
+    """Judge the gain of the last doubling of a size minus the first one's, in test loss."""
     real = evidence.part("3", "real", axis)
     runs = real.where(**{other: max(real.values(other))})
     sizes = sorted(runs.values(axis))

@@ -15,7 +15,7 @@ from nfd.paper.figures import FIGURES
 from nfd.paper.figures.figure import Figure, Parts, Settings, dataset_for, trained
 from nfd.paper.settings import FigureConfig, Preset
 
-# The runs that claims need beside those of the figures. A part named 4-gains has more seeds or
+# The runs that claims need beside the runs of the figures. A part named 4-gains has more seeds or
 # steps than the part of Figure 4 that it stands for (Evidence.part), which leaves the claim
 # undecided.
 
@@ -222,7 +222,11 @@ def chosen(names: Sequence[str]) -> list[Claim]:
     """
     if not names:
         return list(CLAIMS)
-    return [claim for claim in CLAIMS if any(_is_named(claim, name) for name in names)]
+    chosen = []
+    for claim in CLAIMS:
+        if any(_is_named(claim, name) for name in names):
+            chosen.append(claim)
+    return chosen
 
 
 def ids_of(figure: str) -> list[str]:

@@ -244,7 +244,7 @@ ACTIVATIONS: tuple[Activation, ...] = ("relu", "tanh")
 def path_errors(evidence: Evidence, name: Activation) -> tuple[tuple[int, ...], Tensor, Tensor]:
     """Return depths, and mean squares [R, depths] of ``h_L`` and of ``g_0``.
 
-    They are minus those of networks twice as deep on the same Brownian path.
+    The squares are of the difference from networks twice as deep on the same Brownian path.
     """
     counts = FORWARD_SIZES[evidence.size]
     x = rows(evidence, 2).float()
@@ -465,7 +465,10 @@ BACKWARD_SIZES: dict[Preset, BackwardCounts] = {
 
 
 def _backward_rates(evidence: Evidence) -> Judged:
-    """Judge the rates of tanh networks; phi' of relu is not Lipschitz, so its are only reported."""
+    """Judge the rates of convergence of tanh networks, and report the rates of relu networks.
+
+    phi' of relu is not Lipschitz.
+    """
     return judge_rates(_rates_of_g(evidence, "tanh"), _rates_of_g(evidence, "relu"))
 
 

@@ -106,7 +106,7 @@ def _means(runs: Runs, metric: str) -> dict[float, float]:
 def gain(
     runs: Runs, first: float, second: float, classes: int, metric: str = "test_loss"
 ) -> Interval:
-    """Return the loss at the second horizon minus that at the first, paired by seed.
+    """Return the loss at the second horizon minus the loss at the first, paired by seed.
 
     Networks that diverged count as log C.
     """

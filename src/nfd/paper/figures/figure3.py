@@ -1,10 +1,10 @@
 """Figure 3: how fast networks come to their limits, before and after training.
 
-Before training the error is that of Props. 2 and 6, coordinate by coordinate: in width against
+Before training it is the error of Props. 2 and 6, coordinate by coordinate: in width against
 particles of the same depth driven by the same noise (``nfd.paper.streams.at_start``), in depth
 against the network of twice the depth along one Brownian path of matrices: where errors are c/L so
-are these. After training it is that of Theorem 1: outputs of one network against those of very wide
-ones, and of infinite depth extrapolated from them.
+are these. After training it is the error of Theorem 1: outputs of one network against outputs of
+very wide ones, and of infinite depth extrapolated from them.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def width_squares(real: Runs, limit: Runs, depth: int) -> tuple[list[float], Ten
 def depth_squares(limit: Runs) -> tuple[list[float], Tensor]:
     """Return depths but the deepest, and differences ``[seeds, depths, ...]``.
 
-    They are outputs of wide networks minus those of the infinitely deep ones.
+    They are outputs of wide networks minus outputs of the infinitely deep ones.
     """
     *depths, _ = sorted(limit.values("depth"))
     end = infinite(limit)

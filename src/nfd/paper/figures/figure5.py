@@ -176,7 +176,7 @@ def best_rate(runs: Runs, rule: str) -> tuple[float, bool]:
 
 
 def tuned_advantage(runs: Runs, metric: str) -> Interval:
-    """Return Eq. 8 minus uniform rates for networks of one size, each at its best rate.
+    """Return Eq. 8 minus uniform learning rates for networks of one size, each at its best rate.
 
     That is the rate of the lowest mean training loss. Networks are paired by seed; the jackknife
     chooses the rates again without each seed.
@@ -307,7 +307,7 @@ def _against_rate(runs: Runs, data: DataSummary, letter: str, rule: str, metric:
 
 
 def _rate(log2_eta: Interval) -> str:
-    """Show a learning rate with its interval, from those of its log2."""
+    """Show a learning rate with its interval, given its log2."""
     value = math.pow(2, log2_eta.value)
     low = math.pow(2, log2_eta.low)
     high = math.pow(2, log2_eta.high)
@@ -348,7 +348,7 @@ def _deep(runs: Runs, data: DataSummary) -> list[Finding]:
 
 
 def advantage(runs: Runs, metric: str) -> Interval:
-    """Return Eq. 8 minus uniform rates after training, at the same eta_c, paired by seed."""
+    """Return Eq. 8 minus uniform learning rates after training, at one eta_c, paired by seed."""
     uniform, eq8 = RULES
     return difference(runs.where(rule=uniform).metric(metric), runs.where(rule=eq8).metric(metric))
 

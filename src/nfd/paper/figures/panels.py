@@ -131,7 +131,7 @@ def by_seed(samples: Mapping[float, Tensor]) -> tuple[list[float], Tensor]:
 def epoch_losses(runs: Runs) -> tuple[list[float], Tensor]:
     """Return the updates made by every look, and training losses ``[runs, looks]``.
 
-    The first loss is that of the first step, the others are means over the steps between looks.
+    The first loss is of the first step, the others are means over the steps between looks.
     """
     moments = [int(m) for m in runs.curve("tested_after")[0].tolist()]
     losses = runs.curve("loss")
