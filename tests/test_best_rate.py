@@ -19,22 +19,41 @@ FORM = 0.18
 CLIFF = 0.12
 WALL = 1.5
 COARSE = 1.6
+ASYMMETRY = 0.7
+ASYMMETRY_DEVIATION = 1.3
+
+
+def falls_and_rises(x: np.ndarray, y: np.ndarray, sigma: float, vertex: float) -> float:
+    """Density of Student's distribution, of three degrees of freedom, of two differences.
+
+    They are the largest climb before a vertex, and the largest fall after it.
+    """
+    before = y[x <= vertex]
+    after = y[x > vertex]
+    climb = max((b - a for k, a in enumerate(before) for b in before[k:]), default=0.0)
+    fall = max((a - b for k, a in enumerate(after) for b in after[k:]), default=0.0)
+    scores = np.array([climb, fall]) / (math.sqrt(2) * sigma)
+    density = stats.t(3).pdf(scores * math.sqrt(3 / 4)) / stats.t(3).pdf(0)
+    return float(density.prod())
 
 
 def integral(x: np.ndarray, y: np.ndarray, sigma: float) -> tuple[float, float]:
-    """Mean and variance of the vertex. Every y is known to sigma and to FORM of the bowl, level and
-    all; bowls end at
-    1. If the last y is at 1, a cliff may hide the bowl there: it is then left out, and cuts the
-       bowl at any place."""
+    """Mean and variance of the vertex.
+
+    Every y is known to sigma and to FORM of the bowl, level and all; bowls end at 1. To the right
+    of the vertex the form errs by what was seen, where that is more. If the last y
+    is at 1, a cliff may hide the bowl there: it is then left out, and cuts the bowl at any place.
+    """
     step = x[1] - x[0]
     walled = y[-1] >= 1
     low = x[0] - step / 2
     places = np.linspace(low, x[-1] if walled else x[-1] + step / 2, 301)[:, None, None, None]
     h = np.geomspace(1e-3, 1e2, 97)[:, None, None]
     z = np.linspace(-2.4, 2.4, 33)[:, None]
-    right = np.exp(0.4 + 0.9 * z)
+    right = np.exp(ASYMMETRY + ASYMMETRY_DEVIATION * z)
     f = np.minimum(h * (x - places) ** 2 * np.where(x > places, right, 1.0), 1.0)
-    v = sigma**2 + (FORM * f) ** 2
+    is_right = x > places
+    v = sigma**2 + (FORM * np.where(is_right, np.maximum(f, y), f)) ** 2
 
     def mass(kept: slice, left_out: int) -> np.ndarray:
         w = 1 / v[..., kept]
@@ -46,14 +65,15 @@ def integral(x: np.ndarray, y: np.ndarray, sigma: float) -> tuple[float, float]:
         return np.exp(log).sum((1, 2)) / FORM**left_out
 
     where = places[:, 0, 0, 0]
+    smooth = np.array([falls_and_rises(x, y, sigma, vertex) for vertex in where])
     if not walled:
-        p = mass(slice(None), 0)
+        p = mass(slice(None), 0) * smooth
         mean = (p * where).sum() / p.sum()
         return mean, (p * where**2).sum() / p.sum() - mean**2
     cuts = np.linspace(x[-2], x[-1], 501)
     ends = np.minimum(where[:, None], cuts)
-    p = (1 - CLIFF) * mass(slice(None), 0)
-    cut = CLIFF * mass(slice(-1), 1)
+    p = (1 - CLIFF) * mass(slice(None), 0) * smooth
+    cut = CLIFF * mass(slice(-1), 1) * smooth
     total = p.sum() + cut.sum()
     mean = (p * where + cut * ends.mean(1)).sum() / total
     variance = (p * where**2 + cut * (ends**2).mean(1)).sum() / total - mean**2

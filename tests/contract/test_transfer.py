@@ -388,7 +388,7 @@ def test_the_losses_of_every_rule_and_size_are_told() -> None:
         loss = answer.loss(rule, width, 2)
         assert (row["value"], row["low"], row["high"]) == (loss.value, loss.low, loss.high)
         assert loss.value == pytest.approx(0.1 + 2 / width, abs=0.02)
-        assert f"{loss.value:.2f}" in str(answer)
+        assert f"{loss.value:.3g}" in str(answer)
     with pytest.raises(ValueError, match="width 5"):
         answer.loss("mup", 5, 2)
 

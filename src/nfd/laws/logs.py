@@ -28,6 +28,7 @@ RATE_FIELDS: tuple[Field, ...] = (
     "width",
     "depth",
     "seed",
+    "rule",
 )
 
 

@@ -30,7 +30,7 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -43,8 +43,24 @@ from nfd.core.checks import check_real
 from nfd.core.errors import InputError
 from nfd.core.estimates import Interval, student
 from nfd.core.tables import Lead, Row, rows_as_text
-from nfd.laws.bowl import Array, Shape, rise_at, shared_likelihood
+from nfd.laws.bowl import (
+    LAW_CAP,
+    NOISE_GROWTH,
+    Array,
+    Losses,
+    Shape,
+    cell_likelihood,
+)
 from nfd.laws.priors import file_of, read_prior
+from nfd.laws.rate_advice import (
+    BestRate,
+    Bowl,
+    Cliff,
+    Measured,
+    cliff_of,
+    measured_training,
+    new_training,
+)
 
 # of doublings; the middle of published sweeps
 REFERENCE = {"parameters": 3e8, "tokens": 1e10, "batch": 2.5e5}
@@ -58,6 +74,7 @@ _NUMBERS = {"terms": _TERMS, "bowl": _BOWL, "departure": _DEPARTURE, "curvature"
 
 _STEP = 0.05  # doublings, of the grid of best rates
 _REACH = 3.0  # doublings: how far beyond the rates of a cell its best rate may lie
+_SAME_PLACE = 1e-3  # doublings: nearer places are one
 _FLAT = 1.2  # doublings: a cell that shows nothing has its best rate so near to its best run
 _MOST = 50  # cells that the bowl is fitted to
 _FAR = 0.35  # doublings: slow departures from the law,
@@ -68,6 +85,10 @@ _SIZE_LENGTH = 0.5  # and the doublings of parameters over which they change
 _SPOILT = 3.0
 _ROUNDS = 12  # of terms and departures in turn
 _SETTLED = 0.02  # a smaller change of every term ends the rounds
+
+# Of log2 of the best learning rate of a measured cell, where the others say nothing of it: a
+# deviation of four doublings around its best run.
+_LEAST_PRECISION = 1 / 16
 
 _DRAWS = 200  # of the terms, and as many opposite ones
 # doublings: how far a batch or a number of tokens that nobody says is from the reference
@@ -171,14 +192,37 @@ class Cell:
         """log2 of the rate of the best run."""
         return float(self.log2_rates[self.losses.argmin()])
 
-    def likelihood(self, bowl: Array, places: Array) -> tuple[Array, Array]:
-        """Log-likelihood ``[places, curvatures]`` of the best rate and of the log curvatures
-        ``[curvatures]``.
+    @property
+    def rises(self) -> Array:
+        """Losses above the lowest, as shares of it ``[E]``."""
+        return self.losses / self.losses.min() - 1
+
+    @property
+    def widening(self) -> float:
+        """Factor on the variance of the best learning rate (``Losses.widening``)."""
+        return Losses(self.log2_rates, self.rises, np.zeros(len(self.losses)), LAW_CAP).widening
+
+    def likelihood(self, bowl: Array, places: Array, alone: bool = False) -> tuple[Array, Array]:
+        """Log-likelihood of the best learning rate.
+
+        Args:
+            bowl: of all cells (``fitted_bowl``).
+            places: log2 of best learning rates ``[V]``.
+            alone: whether the cell has an asymmetry of its own, and noise that grows to the right.
+
+        Returns:
+            The log-likelihood ``[V, C]``, and the log curvatures ``[C]``.
         """
         # Without its powers, sharp bowls of short runs were taken for the far sides of flat ones.
         log_curvature = float(bowl[0] + bowl[5:] @ self.place)
         shape = Shape(log_curvature, *np.exp(bowl[1:5]).tolist())
-        return shared_likelihood(self.log2_rates, self.losses, places, shape)
+        if alone:
+            shapes = shape.tried_alone()
+            growth = NOISE_GROWTH
+        else:
+            shapes = shape.tried()
+            growth = 0.0
+        return cell_likelihood(self.log2_rates, self.losses, places, shapes, shape.noise, growth)
 
     def grid(self, step: float = _STEP) -> Array:
         """Best rates that are tried."""
@@ -196,6 +240,11 @@ class Cell:
         variance = float(place_chances @ places**2) - mean**2 + _STEP**2 / 12
         mean_log_h = float(curvature_chances @ log_h)
         return mean, variance, mean_log_h, float(curvature_chances @ log_h**2) - mean_log_h**2
+
+
+def scaled_by(scaled: Mapping[str, float], place: Array) -> float:
+    """log2 of the factor that powers of batch and tokens give at a place ``[3]``."""
+    return float(sum(scaled.get(name, 0.0) * place[k] for k, name in enumerate(REFERENCE)))
 
 
 def fitted_bowl(cells: Sequence[Cell], prior: Prior) -> Array:
@@ -262,31 +311,6 @@ def covariance(departure: Array, one: Array, other: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class BestRate:
-    """The rate to train with, and what is known of the best one. Print it.
-
-    Attributes:
-        rate: the best rate with its 95 % interval. advised: the rate whose expected loss is lowest:
-            slightly below the best one, as losses rise faster above it.
-        excess: the share of the loss that missing the best rate costs at ``advised``: mean, and 95
-            % interval.
-    """
-
-    rate: Interval
-    advised: float
-    excess: Interval
-
-    def __str__(self) -> str:
-        r = self.rate
-        cost = self.excess.scaled(100)
-        return (
-            f"lr {self.advised:.3g}; the best is {r.value:.3g} [{r.low:.3g}, {r.high:.3g}], and "
-            f"missing it costs {cost.value:.2g} % of the loss on average, at most {cost.high:.2g} "
-            "%."
-        )
-
-
-@dataclass(frozen=True)
 class RateLaw:
     """The law of the best rate over parameters, tokens and batch, with what it misses. Print it for
     its exponents.
@@ -316,6 +340,12 @@ class RateLaw:
             variances.
         sources: of the prior; empty without one. varied: names of ``REFERENCE`` that differ between
             cells.
+        cells: of the table. curvature_spread: covariance ``[4, 4]`` of level and powers of the log
+            curvature.
+        rule, about_rule: that scaled the learning rates of the runs, empty where nobody says; and
+            what it was taken to mean.
+        unsaid: names of ``REFERENCE`` that the table does not have.
+        scaled: powers of batch and tokens that the user's own code multiplies learning rates with.
         about: a description of the runs. score: the kind of their loss. notes: what was left out or
             assumed, and why.
     """
@@ -333,6 +363,12 @@ class RateLaw:
     about: str = ""
     score: str = "loss"
     notes: tuple[str, ...] = ()
+    cells: tuple[Cell, ...] = ()
+    rule: str = ""
+    about_rule: str = ""
+    unsaid: tuple[str, ...] = ()
+    scaled: Mapping[str, float] = field(default_factory=dict)
+    curvature_spread: Array = field(default_factory=lambda: np.zeros((4, 4)))
 
     @staticmethod
     def of_sweeps(prior: str | os.PathLike[str] = "sweeps") -> RateLaw:
@@ -387,12 +423,15 @@ class RateLaw:
         tokens: float | None = None,
         batch: float | None = None,
     ) -> BestRate:
-        """The rate of one new training, with a 95 % interval, and what missing the best one is
-        expected to cost.
+        """Advise a learning rate for one training, with what missing the best one costs.
+
+        At a size that the table has, the advice lies within the learning rates that were tried
+        there, near the lowest losses (``nfd.laws.rate_advice``). Elsewhere it is the law's.
 
         Args:
-            parameters, tokens, batch: of the new training, the batch in tokens. What did not vary
-                may be left out.
+            parameters, tokens, batch: of the training, the batch in tokens. What did not vary may
+                be left out, and is then the table's own. What the table does not say is taken for
+                its own too (``unsaid``).
 
         Raises:
             ValueError: where one that varied is missing, or is not above 0.
@@ -404,33 +443,104 @@ class RateLaw:
                 f"the law follows {', '.join(self.varied)}: say {'=, '.join(missing)}= of the "
                 "training."
             )
-        place = self._doublings({name: value for name, value in given.items() if value is not None})
-        means, deviations = self.predicted(place[None])
-        return self.missed(float(means[0]), float(deviations[0]), place)
+        place = self._doublings(self._completed(given))
+        at_place = [
+            k for k, cell in enumerate(self.cells) if np.abs(cell.place - place).max() < _SAME_PLACE
+        ]
+        if at_place:
+            # Cells of one place differ in what the law does not follow: take the best.
+            k = min(at_place, key=lambda k: float(self.cells[k].losses.min()))
+            effective = self.measured(k)
+        else:
+            means, deviations = self.predicted(place[None])
+            effective = self.missed(float(means[0]), float(deviations[0]), place)
+        return effective.times(math.pow(2, -scaled_by(self.scaled, place)))
+
+    def _completed(self, given: Mapping[str, float | None]) -> dict[str, float]:
+        """Sizes of a training, with the table's own where they are left out or it does not say."""
+        sizes = dict[str, float]()
+        for axis, (name, reference) in enumerate(REFERENCE.items()):
+            value = given[name]
+            if value is not None:
+                check_real(name, value, above=0.0)
+            if value is not None and name not in self.unsaid:
+                sizes[name] = value
+            elif len(self.places):
+                sizes[name] = reference * math.pow(2, float(self.places[0, axis]))
+            else:
+                sizes[name] = reference
+        return sizes
 
     def missed(self, mean: float, deviation: float, place: Array) -> BestRate:
-        """The rate at a normal distribution of log2 of the best one, and its cost by the bowl of a
-        place.
-        """
-        level, *powers, scatter = self.curvature
-        log_curvature = level + float(np.dot(powers, place))
-        quantiles = ndtri((np.arange(200) + 0.5) / 200)
-        best = mean + deviation * quantiles
-        tried = mean - deviation * np.linspace(0, 1, 41)
-        rises = rise_at(tried[:, None] - best, np.ones(1), math.exp(self.bowl[4]))
-        chosen = int(rises.mean(1).argmin())
-        costs = np.multiply.outer(
-            np.exp(log_curvature + scatter * quantiles[::5]), rises[chosen]
-        ).ravel()
-        low, high = np.quantile(costs, [0.025, 0.975]).tolist()
+        """Advise where log2 of the best learning rate of a place ``[3]`` has this mean."""
+        return new_training(mean, deviation, self.bowl_at(place))
 
-        half = -float(ndtri(0.025)) * deviation
-        value, bottom, top = (
-            math.pow(2, log2_rate) for log2_rate in (mean, mean - half, mean + half)
+    def bowl_at(self, place: Array) -> Bowl:
+        """Describe the bowl of a training at a place ``[3]``, by those of the cells."""
+        row = np.append(1.0, place)
+        level_and_powers = self.curvature[:4]
+        scatter = float(self.curvature[4])
+        return Bowl(
+            log_curvature=float(row @ level_and_powers),
+            curvature_deviation=math.sqrt(scatter**2 + float(row @ self.curvature_spread @ row)),
+            log_asymmetry=float(self.bowl[4]),
+            noise=math.exp(self.bowl[2]),
+            cliff=self.cliff,
         )
-        rate = Interval(value, value * deviation * math.log(2), bottom, top)
-        excess = Interval(float(costs.mean()), float(costs.std()), low, high)
-        return BestRate(rate, math.pow(2, tried[chosen]), excess)
+
+    @cached_property
+    def cliff(self) -> Cliff:
+        """Where divergence begins, by the runs of the table."""
+        return cliff_of(
+            [cell.log2_rates for cell in self.cells],
+            [cell.rises for cell in self.cells],
+            self.found.tolist(),
+        )
+
+    def measured(self, k: int) -> BestRate:
+        """Advise at the place of cell ``k``: by its own losses, and by what all others say of it.
+
+        The law read the cell by the asymmetry of all. Here its losses are read again, with one of
+        their own: what the first reading said is divided out, and the second multiplied in.
+        """
+        cell = self.cells[k]
+        mean, variance = self._known_at(k)
+        precision_of_others = 1 / variance - 1 / float(self.noise[k])
+        places = cell.grid()
+        log_density, _ = cell.likelihood(self.bowl, places, alone=True)
+        log_density = logsumexp(log_density, 1)
+        if precision_of_others > _LEAST_PRECISION:
+            pull = mean / variance - float(self.found[k]) / float(self.noise[k])
+            centre = pull / precision_of_others
+            log_density = log_density - 0.5 * precision_of_others * (places - centre) ** 2
+        else:
+            log_density = log_density - 0.5 * _LEAST_PRECISION * (places - cell.best) ** 2
+        chances = np.exp(log_density - log_density.max())
+        chances = chances / chances.sum()
+        centre = float(chances @ places)
+        places = centre + math.sqrt(cell.widening) * (places - centre)
+        return measured_training(
+            places,
+            chances,
+            self.bowl_at(cell.place),
+            Measured(cell.log2_rates, cell.rises),
+        )
+
+    def _known_at(self, k: int) -> tuple[float, float]:
+        """Mean and variance of log2 of the best learning rate of cell ``k``, with its departure."""
+        place = self.cells[k].place[None]
+        single = math.exp(2 * self.departure[1])
+        shared = covariance(self.departure, place, self.places)
+        shared[0, k] += single
+        weights = cho_solve(self._factor, shared.T).T
+        mean, variance = self._spread_of(
+            lambda terms: (
+                mean_of(terms, place) + weights @ (self.found - mean_of(terms, self.places))
+            )
+        )
+        prior = covariance(self.departure, place, place)[0, 0] + single
+        explained = float((weights * shared).sum())
+        return float(mean[0]), max(float(variance[0] + prior) - explained, 1e-4)
 
     def factor(self, **sizes: tuple[float, float] | None) -> BestRate:
         """The best rate of a large training over that of a small one, which was tuned; as ``at``,
@@ -529,7 +639,12 @@ class RateLaw:
     @property
     def sentences(self) -> list[str]:
         """What the law was found from, its priors, and the notes."""
-        return [self.sentence, self.priors, *self.notes]
+        return [
+            self.sentence,
+            self.priors,
+            *([self.about_rule] if self.about_rule else []),
+            *self.notes,
+        ]
 
     @property
     def levels(self) -> list[Row]:
@@ -620,6 +735,8 @@ def law_of_cells(cells: Sequence[Cell], prior: Prior) -> RateLaw:
         noise,
         prior.sources,
         varied,
+        cells=tuple(cells),
+        curvature_spread=_curvature_spread(moments[:, 3], places, bowl, prior),
     )
 
 
@@ -714,3 +831,11 @@ def _curvature(logs: Array, noise: Array, places: Array, bowl: Array, prior: Pri
     weighed = rows.T * weights
     numbers = np.linalg.solve(weighed @ rows + precision, weighed @ logs + precision @ middle)
     return np.array([*numbers, scatter])
+
+
+def _curvature_spread(noise: Array, places: Array, bowl: Array, prior: Prior) -> Array:
+    """Covariance ``[4, 4]`` of level and powers of the log curvature."""
+    _, deviation = prior.arrays("curvature", [*REFERENCE])
+    rows = np.column_stack([np.ones(len(places)), places])
+    weights = 1 / (noise + math.exp(2 * bowl[1]))
+    return np.asarray(np.linalg.inv((rows.T * weights) @ rows + np.diag([0.25, *deviation**-2])))

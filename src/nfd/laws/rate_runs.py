@@ -13,8 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nfd.core.errors import InputError
+from nfd.laws.logged_runs import LoggedRun
 from nfd.laws.logs import RATE_FIELDS, Log, needs_rate_law, read_log
-from nfd.laws.rate_law import REFERENCE, Cell, Prior, RateLaw, law_of_cells
+from nfd.laws.rate_law import REFERENCE, Cell, Prior, RateLaw, law_of_cells, scaled_by
+from nfd.laws.table_rule import about_powers, choose_rule, powers_of, prior_under
 
 
 def fit_rate_law(
@@ -22,6 +24,8 @@ def fit_rate_law(
     *,
     columns: Mapping[str, str | None] | None = None,
     prior: str | os.PathLike[str] | None = "sweeps",
+    rule: str | None = None,
+    scaled: Mapping[str, float] | None = None,
 ) -> RateLaw:
     """Fit the law of the best learning rate over parameters, tokens and batch to your logged runs.
 
@@ -45,6 +49,13 @@ def fit_rate_law(
             table does not have are counted as 12 width^2 depth; a table of width and depth alone is
             for ``nfd.fit_transfer``.
         prior: of the exponents: ``"sweeps"``, what public sweeps say; None; or the path of a file.
+        rule: that scaled the learning rates of the runs: under ``"mup"``, ``"depth-mup"`` and
+            ``"complete-p"`` lr is the base's, and size hardly moves it; under ``"standard"`` it
+            falls with size. By default the table's column; with several rules in it, which one.
+
+        scaled: powers of batch and tokens by which your code multiplies lr before the optimizer
+            has it, such as ``{"batch": 0.5, "tokens": -0.5}``; under ``"complete-d-p"`` these. Then
+            advice is for lr, too.
 
     Returns:
         A ``RateLaw``: ``.at(...)``, ``.exponents``, ``.critical_batch(tokens)``, ``.table`` and
@@ -52,7 +63,7 @@ def fit_rate_law(
 
     Raises:
         ValueError, TypeError, OSError: naming the columns, if the rows cannot be read, or have no
-            parameters and one number of tokens and batch.
+            parameters and one number of tokens and batch; naming the rules, if there are several.
     """
     log = read_log(rows, columns, ("lr", "loss"), RATE_FIELDS)
     if "parameters" not in log.columns and not needs_rate_law(log):
@@ -60,15 +71,22 @@ def fit_rate_law(
             "a law of the rate needs parameters, or runs in which tokens or batch vary. For best "
             f"rates over width and depth use nfd.fit_transfer. {log.recognised}"
         )
-    return law_of_log(log, prior)
+    return law_of_log(log, prior, rule, scaled)
 
 
-def law_of_log(log: Log, prior: str | os.PathLike[str] | None) -> RateLaw:
+def law_of_log(
+    log: Log,
+    prior: str | os.PathLike[str] | None,
+    rule: str | None = None,
+    scaled: Mapping[str, float] | None = None,
+) -> RateLaw:
     """Fit the law to the runs of a log, with notes on how it was read."""
-    settings = _settings(log)
+    table_rule, runs = choose_rule(log.runs, rule)
+    powers = powers_of(table_rule, scaled)
+    settings = _settings(runs, log)
     cells = list[Cell]()
     for setting, losses in settings.items():
-        cell = _cell(setting.place, losses)
+        cell = _cell(setting.place, losses, powers)
         if cell is not None:
             cells.append(cell)
     if not cells:
@@ -78,18 +96,31 @@ def law_of_log(log: Log, prior: str | os.PathLike[str] | None) -> RateLaw:
         )
 
     notes = [*log.notes, *_about_cells(cells, settings), *_about_columns(log, settings)]
+    trusted = Prior.read(prior)
     widths = {setting.width for setting in settings}
     is_of_one_width = len(widths) == 1 and None not in widths
-    trusted = Prior.read(prior)
-    if prior == "sweeps" and _parameters_vary(settings) and is_of_one_width:
+    if (
+        prior == "sweeps"
+        and not table_rule.scales
+        and _parameters_vary(settings)
+        and is_of_one_width
+    ):
         trusted = trusted.of_one_width
         notes.append(
             f"All runs have width {widths.pop()}: the best rate is expected to follow parameters "
             "less."
         )
+    trusted, note = prior_under(table_rule, trusted, cells)
     law = law_of_cells(cells, trusted)
     return replace(
-        law, about=f"A log of {log.recognised}", score=log.columns["loss"], notes=tuple(notes)
+        law,
+        about=f"A log of {log.recognised}",
+        score=log.columns["loss"],
+        notes=tuple(notes),
+        rule=table_rule.name,
+        about_rule=" ".join(text for text in (note, about_powers(powers)) if text),
+        unsaid=_unsaid(log),
+        scaled=powers,
     )
 
 
@@ -107,14 +138,19 @@ class _Setting(NamedTuple):
 
 Losses = dict[float, list[float]]  # by rate
 
+_USUAL_WIDTH = 1024  # of runs whose depth alone is said
 
-def _settings(log: Log) -> dict[_Setting, Losses]:
+
+def _settings(runs: Sequence[LoggedRun], log: Log) -> dict[_Setting, Losses]:
     """Collect the losses at every rate, by what runs have in common; infinite: diverged."""
     settings = dict[_Setting, Losses]()
-    for run in log.runs:
-        parameters = run.parameters or 12.0 * (run.width or 1) ** 2 * (run.depth or 1)
+    for run in runs:
         tokens = None if log.in_steps else run.tokens
-        place = (parameters, tokens or REFERENCE["tokens"], run.batch or REFERENCE["batch"])
+        place = (
+            _parameters_of(run),
+            tokens or REFERENCE["tokens"],
+            run.batch or REFERENCE["batch"],
+        )
         loss = math.inf if run.loss is None else run.loss
         if loss <= 0:
             raise InputError(
@@ -125,13 +161,38 @@ def _settings(log: Log) -> dict[_Setting, Losses]:
     return settings
 
 
-def _cell(place: Sequence[float], runs: Mapping[float, Sequence[float]]) -> Cell | None:
+def _parameters_of(run: LoggedRun) -> float:
+    """Parameters of a run, counted by width and depth where the table has none."""
+    if run.parameters:
+        return run.parameters
+    if run.width is None and run.depth is None:
+        return REFERENCE["parameters"]
+    width = run.width or _USUAL_WIDTH
+    return 12.0 * width * width * (run.depth or 1)
+
+
+def _unsaid(log: Log) -> tuple[str, ...]:
+    """Name the sizes of ``REFERENCE`` that no column of the table says."""
+    unsaid = list[str]()
+    if not log.columns.keys() & {"parameters", "width", "depth"}:
+        unsaid.append("parameters")
+    if "tokens" not in log.columns or log.in_steps:
+        unsaid.append("tokens")
+    if "batch" not in log.columns:
+        unsaid.append("batch")
+    return tuple(unsaid)
+
+
+def _cell(
+    sizes: Sequence[float], runs: Mapping[float, Sequence[float]], powers: Mapping[str, float]
+) -> Cell | None:
     """Average the losses of seeds; None where there is one rate, or every run diverged."""
     rates = sorted(runs)
     losses = np.array([float(np.mean(runs[rate])) for rate in rates])
     if len(rates) < 2 or not np.isfinite(losses).any():
         return None
-    return Cell(np.log2(np.array(place) / [*REFERENCE.values()]), np.log2(rates), losses)
+    place = np.log2(np.array(sizes) / [*REFERENCE.values()])
+    return Cell(place, np.log2(rates) + scaled_by(powers, place), losses)
 
 
 def _parameters_vary(settings: Collection[_Setting]) -> bool:
@@ -139,6 +200,8 @@ def _parameters_vary(settings: Collection[_Setting]) -> bool:
 
 
 # ---- notes
+
+_UNSAID = {"parameters": "size", "tokens": "tokens", "batch": "batch"}
 
 
 def _about_cells(cells: Sequence[Cell], settings: Collection[_Setting]) -> Iterator[str]:
@@ -167,16 +230,19 @@ def _about_cells(cells: Sequence[Cell], settings: Collection[_Setting]) -> Itera
 
 
 def _about_columns(log: Log, settings: Collection[_Setting]) -> Iterator[str]:
-    """Say what was assumed of a batch that the table lacks, and what stands for the size."""
-    if "batch" not in log.columns:
-        assumed = f"{REFERENCE['batch']:,.0f} tokens"
+    """Say what was assumed of what the table lacks, and what stands for the size."""
+    unsaid = _unsaid(log)
+    if unsaid:
+        named = " and ".join(_UNSAID[name] for name in unsaid)
         yield (
-            f"The table has no batch: {assumed} are assumed, and what another batch changes is not "
-            "in the runs."
+            f"The table has no {named}: its runs are taken for those that are asked, and what "
+            "others change is not in the runs."
         )
     if "parameters" not in log.columns:
-        if "width" in log.columns or "depth" in log.columns:
+        if "width" in log.columns:
             yield "Parameters are counted as 12 width^2 depth."
+        elif "depth" in log.columns:
+            yield f"Parameters are counted as 12 width^2 depth, at width {_USUAL_WIDTH}."
         return
     shapes = {(setting.width, setting.depth) for setting in settings}
     if len(shapes) > 1:
