@@ -1,10 +1,9 @@
-"""``python -m benchmarks.check [OLD] NEW``: has anything become slower? Ratios are compared, never
-seconds.
+"""Find what has become slower: ``python -m benchmarks.check [OLD] NEW``.
 
-A ratio is worse when the interval of its change, made of the scatter of the repeats within both
-runs, lies as a whole below 1 by more than what is too small to matter. The intervals hold together:
-the chance that any of them finds something where nothing changed is 5 %. Exit code 1 and a line for
-each ratio that is worse.
+Ratios are compared, never seconds. A ratio is worse when the interval of its change, made of the
+scatter of the repeats within both runs, lies as a whole below 1 by more than what is too small to
+matter. The intervals hold together: the chance that any of them finds something where nothing
+changed is 5 %. Exit code 1 and a line for each ratio that is worse.
 """
 
 from __future__ import annotations
@@ -53,31 +52,41 @@ def changes(old: Result, new: Result) -> list[Change]:
     now = new.ratios()
     both = [key for key in was if key in now]
     level = _FALSE_ALARMS / max(1, len(both))
-    return [
-        Change(*key, was[key], now[key], improvement(was[key], now[key], level)) for key in both
-    ]
+    compared = []
+    for key in both:
+        change = improvement(was[key], now[key], level)
+        compared.append(Change(*key, was[key], now[key], change))
+    return compared
 
 
 def worse(compared: Sequence[Change], least: float = LEAST) -> list[Change]:
-    """Those that are worse beyond noise, and by enough to matter."""
+    """The changes that are worse beyond noise, and by enough to matter."""
     return [change for change in compared if change.change.high < 1 / least]
 
 
 def accept(path: Path, baseline: Path = BASELINE) -> None:
-    """Make a result the baseline; one of some parts alone replaces these, where they were measured
-    on that machine.
+    """Make a result the baseline.
+
+    A result of some parts replaces only these, where the others were measured on that machine.
     """
     result = Result.read(path)
-    if baseline.exists() and (before := Result.read(baseline)).parts.keys() - result.parts.keys():
-        if apart := _apart(before, result):
-            raise ValueError(
-                f"{path} holds some parts alone, of another machine: {apart}. Measure all parts "
-                "there."
-            )
-        parts = {**before.parts, **result.parts}
-        seconds = {**before.seconds, **result.seconds}
-        result = replace(before, parts=parts, seconds=seconds)
+    if baseline.exists():
+        result = _completed(path, result, Result.read(baseline))
     write_json(baseline, result.plain())
+
+
+def _completed(path: Path, result: Result, before: Result) -> Result:
+    """A result with the parts of an earlier one that it lacks."""
+    if not before.parts.keys() - result.parts.keys():
+        return result
+    apart = _apart(before, result)
+    if apart:
+        raise ValueError(
+            f"{path} holds some parts alone, of another machine: {apart}. Measure all parts there."
+        )
+    parts = {**before.parts, **result.parts}
+    seconds = {**before.seconds, **result.seconds}
+    return replace(before, parts=parts, seconds=seconds)
 
 
 def report(old: Result, new: Result, least: float) -> int:
@@ -90,30 +99,26 @@ def report(old: Result, new: Result, least: float) -> int:
     for change in bad:
         print(change)
     single = sum(math.isnan(change.change.high) for change in compared)
-    lacking = (
-        []
-        if new.quick
-        else sorted({part for part, *_ in old.ratios().keys() - new.ratios().keys()})
-    )
     print(
         f"{len(compared)} ratios compared, {len(bad)} worse; {single} of a single repeat say "
         "nothing."
     )
-    if lacking:
-        print(f"Not measured now, but before, in part or as a whole: {', '.join(lacking)}.")
-    if apart := _apart(old, new):
+    lacking = {part for part, *_ in old.ratios().keys() - new.ratios().keys()}
+    # A quick run lacks the large sizes, as it should.
+    if lacking and not new.quick:
+        print(f"Not measured now, but before, in part or as a whole: {', '.join(sorted(lacking))}.")
+    apart = _apart(old, new)
+    if apart:
         print(f"The machines differ, and so may their ratios: {apart}.")
     return 1 if bad else 0
 
 
 def _apart(old: Result, new: Result) -> str:
     """In what two machines, or two runs on one, differ; empty if in nothing that matters."""
-    facts = {
-        name: (old.machine.get(name), new.machine.get(name))
-        for name in ("processor", "cores", "threads", "torch")
-    }
-    facts["quick"] = (old.quick, new.quick)
-    return "; ".join(f"{name} {was}, now {now}" for name, (was, now) in facts.items() if was != now)
+    names = ("processor", "cores", "threads", "torch")
+    facts = [(name, old.machine.get(name), new.machine.get(name)) for name in names]
+    facts.append(("quick", old.quick, new.quick))
+    return "; ".join(f"{name} {was}, now {now}" for name, was, now in facts if was != now)
 
 
 def main() -> int:

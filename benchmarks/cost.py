@@ -1,5 +1,4 @@
-"""What a question costs on one core: CPU time and memory of every verb, by the size of the largest
-network.
+"""Measure what a question costs on one core: CPU time and memory of every verb, by size.
 
 Each question is asked of the GPT of examples/wide_gpt.py, in batches of 256 bytes, in a process of
 its own: check over four networks, 3 seeds and 5 steps; transfer over two networks, 3 rates, 3 seeds
@@ -31,8 +30,9 @@ RATES = [2e-3, 4e-3, 8e-3]
 
 
 def asked(verb: str, width: int, depth: int) -> dict[str, Any]:
-    """CPU seconds, peak memory in GiB, and the products of parameters and tokens of all
-    trainings.
+    """What a question costs: CPU seconds, peak memory in GiB, and the work of its trainings.
+
+    The work is the sum of parameters times tokens.
     """
     torch.set_num_threads(1)
     batches = list(wide_gpt.batches(STEPS))
@@ -61,22 +61,24 @@ def asked(verb: str, width: int, depth: int) -> dict[str, Any]:
         ]
     seconds = time.process_time() - begun
     with torch.device("meta"):
-        counts = {
-            size: sum(p.numel() for p in wide_gpt.GPT(*size).parameters())
-            for size in {*trained, (width, depth)}
-        }
+        counts = {size: _parameters(*size) for size in {*trained, (width, depth)}}
     work = sum(counts[size] for size in trained) * TOKENS * STEPS
-    row = {
+    return {
         "parameters": counts[width, depth],
         "seconds": seconds,
         "gib": peak_memory() / 2**30,
         "work": work,
+        "networks": len(trained),
     }
-    return row | {"networks": len(trained)}
+
+
+def _parameters(width: int, depth: int) -> int:
+    """The number of parameters of the GPT."""
+    return sum(p.numel() for p in wide_gpt.GPT(width, depth).parameters())
 
 
 def step(width: int, depth: int) -> dict[str, float]:
-    """CPU seconds of a step of AdamW."""
+    """The CPU seconds of a step of AdamW."""
     torch.set_num_threads(1)
     x, y = next(wide_gpt.batches(1))
     model = wide_gpt.GPT(width, depth)
@@ -93,7 +95,7 @@ def step(width: int, depth: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """One row for each size and verb."""
+    """Print a row for each size and verb."""
     for width, depth in SIZES:
         of_step = apart(f"benchmarks.cost:step({width}, {depth})", OMP_NUM_THREADS="1")
         for verb in ("plan", "check", "transfer", "scaling_law"):

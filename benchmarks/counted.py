@@ -1,5 +1,6 @@
-"""Operations and bytes of a query of a deferred matrix, counted from its sizes: what bounds its
-time on any machine.
+"""Operations and bytes of a query of a deferred matrix, counted from its sizes.
+
+They bound its time on any machine.
 """
 
 from __future__ import annotations

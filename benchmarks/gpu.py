@@ -1,5 +1,4 @@
-"""A deferred network of width 262,144 on any device: seconds per sample of each phase against what
-bounds them.
+"""Time the phases of a deferred network of width 262,144 on any device, against their bounds.
 
 Usage: ``python -m benchmarks.gpu [--device cuda] [--width N]``. The bound is what must be read and
 written, at the bandwidth measured on the same device: six passes over the factors per query, and
@@ -35,9 +34,7 @@ _FLOAT = 4
 
 
 def large(device: str, width: int = WIDTH) -> list[Row]:
-    """A row per phase, measured in a process of its own, whose peak memory is that of the
-    network.
-    """
+    """A row for each phase, measured in a fresh process: its peak memory is the network's."""
     rows: list[Row] = apart(f"benchmarks.gpu:phases({device!r}, {width})")
     return rows
 

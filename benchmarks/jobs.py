@@ -1,6 +1,4 @@
-"""Networks that are built and trained for a time, and a matrix of which much is known, for several
-parts.
-"""
+"""Jobs for several parts: networks that are built and trained, and a matrix that is revealed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Kernels of infinite depth: cold Gram matrices, and the same by recursion over 256 layers as
-others compute it.
-"""
+"""Kernels of infinite depth: cold Gram matrices, and recursion over 256 layers, as others do it."""
 
 from __future__ import annotations
 
@@ -8,6 +6,7 @@ import math
 import os
 import subprocess
 import tempfile
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -38,8 +37,10 @@ ENVIRONMENT = Path(__file__).parents[1] / "out" / "neural-tangents"
 def gram_run(
     name: str, kind: str, count: int, low: float = 0.3, high: float = 1.3, horizon: float = 1.0
 ) -> list[float]:
-    """Seconds, bytes beyond the inputs and stated error of a Gram matrix in R^64 of inputs of
-    different norms.
+    """Make a Gram matrix of inputs in R^64 of different norms.
+
+    Returns:
+        Seconds, bytes beyond the inputs, and the stated error.
     """
     x = _inputs(count, low, high)
     nfd.kernel(x[:8], activation=name, kind=kind, horizon=0.9)
@@ -60,13 +61,14 @@ def _inputs(count: int, low: float = 0.3, high: float = 1.3) -> Tensor:
 
 
 def grams(turn: Round) -> list[Row]:
-    """Gram matrices in fresh processes, their tables included; the bound is writing them and the
-    products of inputs.
+    """Measure Gram matrices in fresh processes, their tables included.
+
+    The bound is writing them and the products of inputs.
     """
-    count = 1000 if turn.quick else 4000
     if turn.quick:
-        return [_gram("relu", "nngp", count), _gram("tanh", "ntk", count)]
-    return [_gram(name, kind, count) for name in ("relu", "erf", "tanh", "gelu") for kind in KINDS]
+        return [_gram("relu", "nngp", 1000), _gram("tanh", "ntk", 1000)]
+    cases = product(("relu", "erf", "tanh", "gelu"), KINDS)
+    return [_gram(name, kind, 4000) for name, kind in cases]
 
 
 def _gram(name: str, kind: str, count: int) -> Row:
@@ -85,8 +87,9 @@ def _gram(name: str, kind: str, count: int) -> Row:
 
 
 def long_horizons(turn: Round) -> list[Row]:
-    """The first use of a kernel at T = 16 with norms from 0.3 to 1.5: what its table costs, once
-    per horizon.
+    """Measure the first use of a kernel at T = 16 with norms from 0.3 to 1.5.
+
+    It is what a table costs, once for each horizon.
     """
     if turn.quick:
         return []
@@ -95,8 +98,9 @@ def long_horizons(turn: Round) -> list[Row]:
 
 
 def recursion(x: Tensor, depth: int, kind: str) -> Tensor:
-    """The ReLU kernel of Eq. 1 at infinite width in plain PyTorch: the arc-cosine recursion on
-    whole Gram matrices.
+    """The ReLU kernel of Eq. 1 at infinite width in plain PyTorch.
+
+    It is the arc-cosine recursion on whole Gram matrices.
     """
     C = x @ x.T / x.shape[1]
     D = C.clone()
@@ -113,8 +117,9 @@ def recursion(x: Tensor, depth: int, kind: str) -> Tensor:
 
 
 def against_recursion(turn: Round) -> list[Row]:
-    """Infinite depth here, table included, against 256 layers in plain PyTorch, float64."""
-    return [_against_recursion(kind, 300 if turn.quick else 1000) for kind in KINDS]
+    """Time infinite depth here, table included, against 256 layers in plain PyTorch, float64."""
+    count = 300 if turn.quick else 1000
+    return [_against_recursion(kind, count) for kind in KINDS]
 
 
 def _against_recursion(kind: str, count: int) -> Row:
@@ -139,7 +144,7 @@ def _timed_kernel(x: Tensor, kind: str, depth: float = math.inf) -> tuple[float,
 
 
 def against_neural_tangents(turn: Round) -> list[Row]:
-    """Infinite depth here against L = 256 there, float64; also both at L = 256, which must agree.
+    """Time infinite depth here against L = 256 there, float64; both at L = 256 must agree.
 
     They are compiled once and then timed in a row, as we are: compiling takes longer than all that
     is measured. Inputs are of digits, where there are enough, or Gaussian of different norms.
@@ -169,22 +174,18 @@ def _against_neural_tangents(python: Path, folder: Path, x: Tensor, kind: str, r
     _, limit, bound = timed[0]
     scale = (limit.diagonal()[:, None] * limit.diagonal()).sqrt()
     at_depth, finite, _ = _timed_kernel(x, kind, DEPTH)
+    ratios = [one / other for one, (other, _, _) in zip(took, timed, strict=True)]
+    gram = torch.from_numpy(theirs)
     return {
         "kind": kind,
         "inputs": len(x),
         f"neural-tangents, L = {DEPTH}, s": median(took),
         "nfd, infinite depth, s": median(ours for ours, _, _ in timed),
         f"nfd, L = {DEPTH}, s": at_depth,
-        "neural-tangents / ours": Ratio(
-            tuple(one / other for one, (other, _, _) in zip(took, timed, strict=True))
-        ),
-        "its error to infinite depth": float(
-            ((torch.from_numpy(theirs) - limit).abs() / scale).max()
-        ),
+        "neural-tangents / ours": Ratio(tuple(ratios)),
+        "its error to infinite depth": float(((gram - limit).abs() / scale).max()),
         "our stated error": float(bound),
-        f"difference at L = {DEPTH}": float(
-            ((torch.from_numpy(theirs) - finite).abs() / scale).max()
-        ),
+        f"difference at L = {DEPTH}": float(((gram - finite).abs() / scale).max()),
     }
 
 

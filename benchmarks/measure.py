@@ -1,6 +1,4 @@
-"""What every part measures with: the shortest of some timings, the limits of the machine, a process
-of its own.
-"""
+"""Tools of every part: the shortest of some timings, the machine's limits, a fresh process."""
 
 from __future__ import annotations
 
@@ -29,7 +27,7 @@ Row = dict[str, Any]
 
 # float32 numbers, 256 MiB: more than a cache holds.
 _READ = 1 << 26
-# Of the squares whose product is timed.
+# The sides of the square matrices whose product is timed.
 _SIDES = {torch.float32: 1200, torch.float64: 900}
 
 
@@ -39,8 +37,11 @@ class UnavailableError(Exception):
 
 @dataclass(frozen=True)
 class Round:
-    """One pass over the parts: its number, which seeds what may differ, and whether only small
-    sizes are wanted.
+    """One pass over the parts.
+
+    Attributes:
+        number: seeds what may differ between rounds.
+        quick: whether only small sizes are wanted.
     """
 
     number: int
@@ -48,14 +49,12 @@ class Round:
 
 
 def best(f: Callable[[], object], repeat: int = 3) -> float:
-    """The shortest of some timings, in seconds: the one least disturbed by other users of the
-    machine.
-    """
+    """The shortest of some timings, in seconds: other users of the machine disturb it least."""
     return min(seconds(f) for _ in range(repeat))
 
 
 def seconds(f: Callable[[], object]) -> float:
-    """One timing."""
+    """The seconds that a call takes."""
     start = time.perf_counter()
     f()
     return time.perf_counter() - start
@@ -63,22 +62,23 @@ def seconds(f: Callable[[], object]) -> float:
 
 @dataclass(frozen=True)
 class Limits:
-    """What this machine can do at this moment: bytes read per second, and operations of matrix
-    products per second.
+    """What this machine can do at this moment.
+
+    Attributes:
+        read: bytes read per second.
+        products: operations of matrix products per second.
     """
 
     read: float
     products: dict[torch.dtype, float]
 
     def bound(self, traffic: float, operations: float, dtype: torch.dtype = torch.float32) -> float:
-        """Seconds that work takes at least, in bytes from memory and operations of matrix
-        products.
-        """
+        """The least seconds for so many bytes from memory and operations of matrix products."""
         return max(traffic / self.read, operations / self.products[dtype])
 
 
 def limits() -> Limits:
-    """Measured now, so that a share of the bound compares two numbers of one moment."""
+    """Measure the limits now: a share of the bound compares two numbers of one moment."""
     x, squares = _operands()
     rates = {dtype: 2 * len(A) ** 3 / best(partial(torch.mm, A, A)) for dtype, A in squares.items()}
     return Limits(4 * _READ / best(x.sum), rates)
@@ -86,9 +86,9 @@ def limits() -> Limits:
 
 @lru_cache
 def _operands() -> tuple[Tensor, dict[torch.dtype, Tensor]]:
-    return torch.randn(_READ), {
-        dtype: torch.randn(n, n, dtype=dtype) for dtype, n in _SIDES.items()
-    }
+    """What is read, and the squares whose products are timed."""
+    squares = {dtype: torch.randn(n, n, dtype=dtype) for dtype, n in _SIDES.items()}
+    return torch.randn(_READ), squares
 
 
 def machine() -> Row:
@@ -112,29 +112,28 @@ def machine() -> Row:
 
 
 def _processor() -> str:
-    """Its model where the system tells, which of a virtual machine may be the family alone."""
+    """The model of the processor where the system says it; in a virtual machine maybe a family."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return platform.processor() or platform.machine()
-    facts = dict(
-        line.split("\t: ", 1)
-        for line in (text.replace("\t\t:", "\t:") for text in lines)
-        if "\t: " in line
-    )
+    facts = dict[str, str]()
+    for line in lines:
+        key, separator, value = line.replace("\t\t:", "\t:").partition("\t: ")
+        if separator:
+            facts[key] = value
     name = facts.get("model name", platform.machine())
     return f"{name} (family {facts.get('cpu family')}, model {facts.get('model')})"
 
 
 def apart(call: str, **environment: str) -> Any:
-    """The value of ``module:function(arguments)``, plain data, in a fresh process: for peaks of
-    memory and cold starts.
+    """The value of ``module:function(arguments)``, plain data, in a fresh process.
 
-    What it prints on the way is not seen.
+    Peaks of memory and cold starts need one. What it prints on the way is not seen.
     """
     module, _, expression = call.partition(":")
     code = (
-        f"import json, {module}; found = {module}.{expression}; print(); print(json.dumps(found))"
+        f"import json, {module}; value = {module}.{expression}; print(); print(json.dumps(value))"
     )
     env = os.environ | environment
     done = subprocess.run(

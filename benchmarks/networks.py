@@ -1,10 +1,9 @@
-"""Networks with deferred weights: against dense ones, against the bound of their queries, and as
-they grow.
-"""
+"""Networks with deferred weights, against dense ones, against a bound, and as they grow."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -26,19 +25,20 @@ def query_bound(now: Limits, width: int, rank: int, batch: int) -> tuple[float, 
 
 
 def training_bound(now: Limits, width: int, depth: int, steps: int, batch: int) -> float:
-    """Seconds that all queries of a training run take at least: a forward and a backward one per
-    layer and step.
+    """The least seconds for all queries of a training run.
+
+    There is a forward and a backward query for each layer and step.
     """
-    return (
-        2 * depth * sum(max(query_bound(now, width, step * batch, batch)) for step in range(steps))
-    )
+    of_layer = sum(max(query_bound(now, width, step * batch, batch)) for step in range(steps))
+    return 2 * depth * of_layer
 
 
 def against_dense(turn: Round, weights: NetworkWeights = "deferred") -> list[Row]:
-    """L = 16, 25 steps of 8, float32, initialisation included."""
+    """Time networks of depth 16 over 25 steps of 8, float32, initialisation included."""
     unstored_run(256, 2, 2, 8, weights)
     sizes = [4096] if turn.quick else [4096, 8192]
-    return [_against_dense(n, 16, 5 if turn.quick else 25, 8, weights) for n in sizes]
+    steps = 5 if turn.quick else 25
+    return [_against_dense(n, 16, steps, 8, weights) for n in sizes]
 
 
 def _against_dense(width: int, depth: int, steps: int, batch: int, weights: NetworkWeights) -> Row:
@@ -54,14 +54,14 @@ def _against_dense(width: int, depth: int, steps: int, batch: int, weights: Netw
         "dense, s": dense,
         f"dense / {weights}": Ratio.of(dense / ours),
     }
-    # Whose queries have a bound.
+    # Only queries of deferred weights have a bound.
     if weights != "deferred":
         return row
     return row | {SHARE: Ratio.of(training_bound(now, width, depth, steps, batch) / ours)}
 
 
 def queries(turn: Round) -> list[Row]:
-    """One whole query of some ranks, nothing recorded."""
+    """Time one whole query of some ranks, nothing recorded."""
     return [
         _query(width, rank, batch)
         for width, rank, batch in ((4096, 104, 8), (65536, 104, 8), (65536, 96, 32))
@@ -87,10 +87,14 @@ def _query(width: int, rank: int, batch: int) -> Row:
 
 
 def large(turn: Round) -> list[Row]:
-    """Networks whose dense weights would not fit, each in a process of its own."""
+    """Time networks whose dense weights would not fit, each in a fresh process."""
     if turn.quick:
         return [_large(65536, 4, 8, 8)]
-    return [_large(65536, 8, 25, 8)] + ([_large(1048576, 4, 12, 8)] if turn.number == 0 else [])
+    rows = [_large(65536, 8, 25, 8)]
+    # The largest one takes long: once.
+    if turn.number == 0:
+        rows.append(_large(1048576, 4, 12, 8))
+    return rows
 
 
 def _large(width: int, depth: int, steps: int, batch: int) -> Row:
@@ -168,28 +172,18 @@ def _plain_tanh(
 
 
 def growth(turn: Round) -> list[Row]:
-    """Time at a larger size over that at a smaller one."""
-    few = turn.quick
+    """Compare the time at a larger size with the time at a smaller one."""
+    steps = 5 if turn.quick else 10
+    samples = (400, 800) if turn.quick else (800, 1600)
     return [
-        _growth(
-            "width",
-            (16384, 65536),
-            lambda n: unstored_run(n, 2, 5 if few else 10, 8),
-            5 if few else 10,
-        ),
+        _growth("width", (16384, 65536), lambda n: unstored_run(n, 2, steps, 8), steps),
         _growth("depth", (8, 32), lambda L: unstored_run(4096, L, 5, 8), 5),
-        _growth(
-            "samples",
-            (400, 800) if few else (800, 1600),
-            lambda N: unstored_run(8192, 1, N // 16, 16),
-            0,
-        ),
+        _growth("samples", samples, lambda N: unstored_run(8192, 1, N // 16, 16), 0),
     ]
 
 
-def _growth(axis: str, sizes: tuple[int, int], run: object, steps: int) -> Row:
-    assert callable(run)
-    small, large = (min(float(run(size)) for _ in range(2)) for size in sizes)
+def _growth(axis: str, sizes: tuple[int, int], run: Callable[[int], float], steps: int) -> Row:
+    small, large = (min(run(size), run(size)) for size in sizes)
     return {
         "size": axis,
         "from": sizes[0],

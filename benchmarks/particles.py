@@ -69,9 +69,7 @@ def against_deferred(turn: Round) -> list[Row]:
 
 
 def many_samples(turn: Round) -> list[Row]:
-    """As many samples as particles are made for, against the memory that their histories must pass
-    through.
-    """
+    """Time as many samples as particles are made for, against the traffic of their histories."""
     samples = 100 if turn.quick else 400
     grid = 8
     particles = 1024
@@ -99,7 +97,7 @@ def many_samples(turn: Round) -> list[Row]:
 
 
 def _problem(count: int) -> tuple[Tensor, Tensor]:
+    """Digits, and +1 for even and -1 for odd ones."""
     data = digits()
-    return data.inputs[:count].double(), torch.where(
-        data.labels[:count] % 2 == 0, 1.0, -1.0
-    ).double()
+    targets = torch.where(data.labels[:count] % 2 == 0, 1.0, -1.0)
+    return data.inputs[:count].double(), targets.double()

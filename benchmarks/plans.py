@@ -1,4 +1,4 @@
-"""Plans and checks, against one pass of the model and against training alone."""
+"""Plans and checks, against one pass of the model and against only training it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from nfd.data import digits
 
 
 class _Block(nn.Module):
-    """A block of a Transformer that no family is known by, so that its roles are found by
-    measurement.
-    """
+    """A block of a Transformer of no known family: its roles are found by measurement."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -33,15 +31,13 @@ class _Block(nn.Module):
 
 
 def transformer(width: int, depth: int) -> nn.Module:
-    """Twelve tensors per block."""
+    """A Transformer with twelve tensors in each block."""
     blocks = nn.Sequential(*[_Block(width) for _ in range(depth)])
     return nn.Sequential(nn.Linear(16, width), blocks, nn.LayerNorm(width), nn.Linear(width, 10))
 
 
 def planning(turn: Round) -> list[Row]:
-    """A plan of a Transformer by a trace, against one forward and backward pass of the model
-    itself.
-    """
+    """Time a plan of a Transformer by a trace, against one forward and backward pass of it."""
     depth = 16 if turn.quick else 77
     model = transformer(64, depth)
     sample = torch.randn(2, 8, 16)
@@ -69,12 +65,11 @@ def planning(turn: Round) -> list[Row]:
 
 
 def checking(turn: Round) -> list[Row]:
-    """A check of the paper's two-layer network against training the same networks and nothing
-    else.
-    """
-    depths, steps, batch, seeds = (
-        ((4, 8), 5, 32, 2) if turn.quick else ((4, 8, 16, 32, 64), 20, 128, 2)
-    )
+    """Time a check of the paper's two-layer network against only training these networks."""
+    depths = (4, 8) if turn.quick else (4, 8, 16, 32, 64)
+    steps = 5 if turn.quick else 20
+    batch = 32 if turn.quick else 128
+    seeds = 2
     x, y = digits().batches(batch, steps, 0)
     batches = list(zip(x, y, strict=True))
 

@@ -1,5 +1,4 @@
-"""``Ratio``: a comparison with its repeats, the one kind of number that two machines, or two days,
-can share.
+"""``Ratio``: a comparison with its repeats, which two machines, or two days, can share.
 
 Each repeat is one pair of measurements taken one after the other, A/B, so that both meet the same
 neighbours. The pairs of a ratio lie minutes apart, one per round over all parts, and what their
@@ -50,8 +49,11 @@ class Ratio:
     @classmethod
     def joined(cls, rounds: Iterable[Ratio]) -> Self:
         """The repeats of several rounds."""
-        each = list(rounds)
-        return cls(tuple(value for one in each for value in one.ratios), each[0].less_is_better)
+        first, *later = rounds
+        repeats = first.ratios
+        for one in later:
+            repeats += one.ratios
+        return cls(repeats, first.less_is_better)
 
     @property
     def logs(self) -> torch.Tensor:
@@ -60,8 +62,9 @@ class Ratio:
 
     @property
     def interval(self) -> Interval:
-        """Value and 95 % limits, Student's t on the logarithms; limits are not-a-number for a
-        single repeat.
+        """The value and its 95 % limits, by Student's t on the logarithms.
+
+        Limits are not-a-number for a single repeat.
         """
         return student(float(self.logs.mean()), self.stderr, self.freedom).exp()
 
@@ -73,18 +76,20 @@ class Ratio:
     @property
     def stderr(self) -> float:
         """Standard error of the mean logarithm; not-a-number for a single repeat."""
-        return float(self.logs.std() / math.sqrt(len(self.ratios))) if self.freedom else math.nan
+        if self.freedom == 0:
+            return math.nan
+        return float(self.logs.std() / math.sqrt(len(self.ratios)))
 
     def plain(self) -> dict[str, Any]:
         """As JSON holds it: the repeats, and what follows from them for those who read the file."""
         interval = self.interval
-        return dict(
-            zip(
-                _NAMES,
-                (self.ratios, self.less_is_better, interval.value, interval.low, interval.high),
-                strict=True,
-            )
-        )
+        return {
+            "ratios": self.ratios,
+            "less_is_better": self.less_is_better,
+            "value": interval.value,
+            "low": interval.low,
+            "high": interval.high,
+        }
 
     @classmethod
     def read(cls, plain: dict[str, Any]) -> Self:
@@ -98,10 +103,10 @@ def is_plain(value: Any) -> bool:
 
 
 def improvement(old: Ratio, new: Ratio, level: float) -> Interval:
-    """How many times better ``new`` is than ``old``, with limits that ``level`` of such intervals
-    leave on each side.
+    """How many times better ``new`` is than ``old``.
 
-    Welch's interval of the difference of the mean logarithms; not-a-number where either has a
+    Limits are such that ``level`` of the intervals leave the truth on each side. It is Welch's
+    interval of the difference of the mean logarithms; not-a-number where either has a
     single repeat.
     """
     sign = -1.0 if new.less_is_better else 1.0

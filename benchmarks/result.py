@@ -21,9 +21,11 @@ class Result:
     """A machine and its measurements.
 
     Attributes:
-        machine: what ran, where and when. quick: whether only small sizes were measured.
-        parts: rows by the name of the part. seconds: what each part took. missing: why parts were
-            not measured.
+        machine: what ran, where and when.
+        quick: whether only small sizes were measured.
+        parts: rows by the name of the part.
+        seconds: what each part took.
+        missing: why parts were not measured.
     """
 
     machine: Row
@@ -34,17 +36,23 @@ class Result:
 
     def plain(self) -> dict[str, Any]:
         """As JSON holds it."""
-        parts = {part: [_plain(row) for row in rows] for part, rows in self.parts.items()}
+        parts = dict[str, list[Row]]()
+        for part, rows in self.parts.items():
+            parts[part] = [_plain(row) for row in rows]
         return vars(self) | {"parts": parts}
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """A stored result; ValueError for a file that is none."""
+        """A stored result.
+
+        Raises:
+            ValueError: for a file that does not hold one.
+        """
         try:
             content = json.loads(path.read_text())
-            parts = {
-                part: [_read(row) for row in rows] for part, rows in content.pop("parts").items()
-            }
+            parts = dict[str, list[Row]]()
+            for part, rows in content.pop("parts").items():
+                parts[part] = [_read(row) for row in rows]
             return cls(parts=parts, **content)
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise ValueError(
@@ -53,9 +61,9 @@ class Result:
 
     def keep(self, folder: Path) -> Path:
         """Write it under its date, in a name that no earlier result has."""
-        stem = str(self.machine["date"]).partition("+")[0].replace(":", "-") + (
-            "-quick" if self.quick else ""
-        )
+        stem = str(self.machine["date"]).partition("+")[0].replace(":", "-")
+        if self.quick:
+            stem += "-quick"
         path = prepare_directory(folder) / f"{stem}.json"
         again = 1
         while path.exists():
@@ -67,13 +75,13 @@ class Result:
 
     def ratios(self) -> dict[tuple[str, Identity, str], Ratio]:
         """Every ratio by its part, the identity of its row, and its column."""
-        return {
-            (part, identity(row), column): value
-            for part, rows in self.parts.items()
-            for row in rows
-            for column, value in row.items()
-            if isinstance(value, Ratio)
-        }
+        by_place = dict[tuple[str, Identity, str], Ratio]()
+        for part, rows in self.parts.items():
+            for row in rows:
+                for column, value in row.items():
+                    if isinstance(value, Ratio):
+                        by_place[part, identity(row), column] = value
+        return by_place
 
 
 def identity(row: Row) -> Identity:
@@ -82,30 +90,44 @@ def identity(row: Row) -> Identity:
 
 
 def merged(rounds: Iterable[Sequence[Row]]) -> list[Row]:
-    """The rows of all rounds, one per identity: repeats of ratios joined, medians of everything
-    else measured.
+    """The rows of all rounds, one for each identity.
+
+    Repeats of ratios are joined; of everything else that is measured the median is taken.
     """
     by_identity: dict[Identity, list[Row]] = {}
     for rows in rounds:
         for row in rows:
             by_identity.setdefault(identity(row), []).append(row)
-    return [
-        {name: _together([row[name] for row in rows]) for name in rows[0]}
-        for rows in by_identity.values()
-    ]
+    return [_joined(rows) for rows in by_identity.values()]
 
 
-def _together(values: Sequence[Any]) -> Any:
-    if isinstance(values[0], Ratio):
-        return Ratio.joined(values)
-    return values[0] if isinstance(values[0], str | int) else median(values)
+def _joined(rows: Sequence[Row]) -> Row:
+    """The row of several rounds of one identity."""
+    joined: Row = {}
+    for name, first in rows[0].items():
+        values = [row[name] for row in rows]
+        if isinstance(first, Ratio):
+            joined[name] = Ratio.joined(values)
+        elif isinstance(first, str | int):
+            joined[name] = first
+        else:
+            joined[name] = median(values)
+    return joined
 
 
 def _plain(row: Row) -> Row:
-    return {
-        name: value.plain() if isinstance(value, Ratio) else value for name, value in row.items()
-    }
+    """A row as JSON holds it."""
+    plain = dict(row)
+    for name, value in row.items():
+        if isinstance(value, Ratio):
+            plain[name] = value.plain()
+    return plain
 
 
-def _read(row: Row) -> Row:
-    return {name: Ratio.read(value) if is_plain(value) else value for name, value in row.items()}
+def _read(plain: Row) -> Row:
+    """The row that ``_plain`` wrote."""
+    row = dict(plain)
+    for name, value in plain.items():
+        if is_plain(value):
+            row[name] = Ratio.read(value)
+    return row

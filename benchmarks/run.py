@@ -1,4 +1,4 @@
-"""``make bench``: every number of the performance page, as JSON and as tables.
+"""Measure every number of the performance page, as JSON and as tables: ``make bench``.
 
 All parts are measured once, then all again: the repeats of a ratio lie minutes apart, so that their
 scatter is that of the machine and not that of a moment. Each run is kept in ``out/bench``, and none
@@ -35,10 +35,10 @@ class Part:
 
 
 def wide(turn: Round) -> list[Row]:
-    """One wide network, on a GPU where there is one."""
-    return gpu.large(
-        "cuda" if torch.cuda.is_available() else "cpu", gpu.WIDTH // 16 if turn.quick else gpu.WIDTH
-    )
+    """Time one wide network, on a GPU where there is one."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    width = gpu.WIDTH // 16 if turn.quick else gpu.WIDTH
+    return gpu.large(device, width)
 
 
 PARTS = (
@@ -66,18 +66,17 @@ PARTS = (
 def measured(
     parts: Sequence[Part], quick: bool, report: Callable[[str], None] = lambda text: None
 ) -> Result:
-    """Every part in each of its rounds; a part that lacks what it needs is missing, with the
-    reason.
+    """Measure every part in each of its rounds.
+
+    A part that lacks what it needs is missing in the result, with the reason.
     """
     rounds_of: dict[str, list[list[Row]]] = {part.name: [] for part in parts}
     took = dict.fromkeys(rounds_of, 0.0)
     missing: dict[str, str] = {}
     for number in range(max(part.rounds for part in parts)):
         for part in parts:
-            if (
-                number >= (min(part.rounds, _QUICK_ROUNDS) if quick else part.rounds)
-                or part.name in missing
-            ):
+            rounds = min(part.rounds, _QUICK_ROUNDS) if quick else part.rounds
+            if number >= rounds or part.name in missing:
                 continue
             report(f"round {number + 1}: {part.name}")
             start = time.perf_counter()
@@ -102,7 +101,7 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, default=Path("out/bench"), help="folder of all results")
     arguments = parser.parse_args()
-    # Of short runs about their own noise.
+    # Short runs warn of their noise.
     warnings.simplefilter("ignore", RuntimeWarning)
     chosen = [part for part in PARTS if part.name in arguments.only]
     result = measured(chosen, arguments.quick, partial(print, flush=True))

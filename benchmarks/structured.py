@@ -15,7 +15,7 @@ from benchmarks.ratio import Ratio
 
 
 def large(turn: Round) -> list[Row]:
-    """Networks whose dense weights would not fit, each in a process of its own."""
+    """Time networks whose dense weights would not fit, each in a fresh process."""
     if turn.quick:
         return [_large(65536, 4, 8, 8)]
     return [_large(65536, 8, 25, 8), _large(1048576, 4, 12, 8)]
@@ -42,14 +42,18 @@ def _large(width: int, depth: int, steps: int, batch: int) -> Row:
 
 
 def growth(turn: Round) -> list[Row]:
-    """Time at twice the samples over that at the first: linear while the transforms outweigh the
-    directions.
+    """Compare the time for twice the samples with the time for the first ones.
+
+    It is linear while the transforms outweigh the directions.
     """
-    width, steps = (16384, 5) if turn.quick else (65536, 6)
-    small, large = (
-        min(unstored_run(width, 2, k, 8, "structured") for _ in range(2))
-        for k in (steps, 2 * steps)
-    )
+    width = 16384 if turn.quick else 65536
+    steps = 5 if turn.quick else 6
+
+    def fastest(count: int) -> float:
+        return min(unstored_run(width, 2, count, 8, "structured") for _ in range(2))
+
+    small = fastest(steps)
+    large = fastest(2 * steps)
     return [
         {
             "width": width,
@@ -63,8 +67,9 @@ def growth(turn: Round) -> list[Row]:
 
 
 def calls(turn: Round) -> list[Row]:
-    """Calls into PyTorch of one step of one layer: forward pass, backward pass and plain SGD, as
-    Python sees them.
+    """Count calls into PyTorch of one step of one layer, as Python sees them.
+
+    A step is a forward pass, a backward pass and plain SGD.
     """
     row: Row = {
         "calls of a structured layer": _calls(nfd.StructuredLinear),
@@ -95,9 +100,7 @@ def _calls(layer_of: Callable[..., Any], width: int = 4096, batch: int = 8) -> i
 
 
 def _is_torchs(called: Any) -> bool:
-    """Whether a function in C is PyTorch's: of its modules, of a tensor or of a class of its
-    own.
-    """
+    """Whether a function in C is PyTorch's: of its modules, of a tensor or of its classes."""
     owner = getattr(called, "__self__", None)
     module = str(getattr(called, "__module__", "") or getattr(type(owner), "__module__", ""))
     return isinstance(owner, torch.Tensor) or module.startswith("torch") or "torch" in repr(owner)

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-#: Above so many inputs the Gram matrix is made in blocks: XLA would ask for 98 GB at 4,000 inputs
-#: and L = 256.
+# Above so many inputs the Gram matrix is made in blocks: XLA would ask for 98 GB at 4,000 inputs
+# and L = 256.
 BLOCK = 1000
 
 
@@ -33,9 +33,8 @@ def main(inputs: str, depth: int, kind: str, repeats: int, out: str) -> None:
     block = stax.serial(stax.FanOut(2), stax.parallel(stax.Identity(), branch), stax.FanInSum())
     _, _, kernel = stax.serial(dense(1.0), *([block] * depth), dense(1.0))
     x = np.load(inputs)
-    gram_of = (
-        _compiled(kernel, x, kind) if len(x) <= BLOCK else _compiled_in_blocks(kernel, x, kind)
-    )
+    compile_kernel = _compiled if len(x) <= BLOCK else _compiled_in_blocks
+    gram_of = compile_kernel(kernel, x, kind)
     seconds = []
     for _ in range(repeats):
         start = time.perf_counter()

@@ -1,6 +1,6 @@
-"""How often a watch raises an alert on a sound training, and whether it names a fault: measured by
-repetition.
+"""How often a watch raises an alert on a sound training, and whether it names a fault.
 
+Both are measured by repetition.
 Every draw has batches of its own and trains a ladder of small networks. Under the bands that it
 gives, large networks are trained: in the first draws one for each fault and a sound one, which
 should raise no alert, in later ones several sound ones. Each is a line of a JSON file as soon as it
@@ -60,14 +60,17 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Setting:
-    """What trains the networks of a draw: a rule, an optimizer, and the rate at the base; and which
-    draw is first.
+    """What trains the networks of a draw.
+
+    Attributes:
+        rule, optimizer: of the plan.
+        rate: the learning rate at the base.
+        first: the number of the first draw.
     """
 
     rule: RuleName
     optimizer: str
     rate: float
-    # Draw.
     first: int = 0
 
     def __str__(self) -> str:
@@ -132,7 +135,7 @@ def frozen(model: Any, groups: list[Row]) -> None:
 
 
 def forgotten_rate(model: Any, groups: list[Row]) -> None:
-    """The embedding has the rate of the blocks, a quarter of its own."""
+    """The embedding has the learning rate of the blocks, a quarter of what it should have."""
     of_embedding = {id(p) for p in model[0].parameters()}
     for group in list(groups):
         apart = [p for p in group["params"] if id(p) in of_embedding]
@@ -157,7 +160,7 @@ FAULTS: dict[str, tuple[Callable[[Any, list[Row]], None], Cause, str | None]] = 
 
 
 def batches(draw: int) -> list[tuple[Tensor, Tensor]]:
-    """Those of a draw."""
+    """The batches of a draw."""
     x, y = digits().batches(size=BATCH, steps=STEPS, seed=draw)
     return list(zip(x, y, strict=True))
 
@@ -191,8 +194,10 @@ def watched(
     seed: int,
     fault: Callable[[Any, list[Row]], None] | None = None,
 ) -> Row:
-    """A network of 128 x 8 under a watch: its alerts, and by meter how many numbers lay in their
-    own 95 % intervals.
+    """Train a network of 128 x 8 under a watch, sound or with a fault.
+
+    Returns:
+        Its alerts, and by meter how many of its numbers lay in their 95 % intervals.
     """
     pairs = batches(draw)
     alarm = Alarm(bands)
@@ -207,12 +212,12 @@ def watched(
     )
     if fault is not None:
         fault(model, groups)
-    of_matrices = [group for group in groups if group.get("use_muon")]
-    others = [group for group in groups if not group.get("use_muon")]
+    muon_groups = [group for group in groups if group.get("use_muon")]
+    rest_groups = [group for group in groups if not group.get("use_muon")]
     kind = torch.optim.SGD if setting.optimizer == "sgd" else torch.optim.AdamW
-    parts: list[torch.optim.Optimizer] = [kind(others)]
-    if of_matrices:
-        parts.append(torch.optim.Muon(of_matrices))
+    parts: list[torch.optim.Optimizer] = [kind(rest_groups)]
+    if muon_groups:
+        parts.append(torch.optim.Muon(muon_groups))
     optimizer = CombinedOptimizer(parts)
     watch = nfd.Watch(model, plan, sample, EVERY, alarm, seed=seed)
     inside = Counter[str]()
@@ -236,11 +241,8 @@ def measured(path: Path, setting: Setting, draws: int, faulty: int) -> list[Row]
     rows = [row for row in map(json.loads, lines) if row["setting"] == str(setting)]
     done = {(row["draw"], row["case"]) for row in rows}
     for draw in range(setting.first, setting.first + draws):
-        cases = (
-            [_SOUND, *FAULTS]
-            if draw < setting.first + faulty
-            else [f"{_SOUND} {k}" for k in range(SOUND)]
-        )
+        has_faults = draw < setting.first + faulty
+        cases = [_SOUND, *FAULTS] if has_faults else [f"{_SOUND} {k}" for k in range(SOUND)]
         missing = [case for case in cases if (draw, case) not in done]
         if not missing:
             continue
@@ -263,46 +265,43 @@ def counted(count: int, total: int) -> Row:
 
 def named(case: str, row: Row) -> bool:
     """Whether the first alert names the cause and the layer of a fault."""
+    if not row["alerts"]:
+        return False
     _, cause, layer = FAULTS[case]
-    first = row["alerts"][0] if row["alerts"] else [None] * 5
-    return first[4] == cause and (layer is None or str(first[3]).startswith(layer))
+    _, _, _, alert_layer, alert_cause = row["alerts"][0]
+    is_layer = layer is None or str(alert_layer).startswith(layer)
+    return bool(alert_cause == cause and is_layer)
 
 
 def summary(rows: list[Row]) -> list[Row]:
-    """A row for each statement: sound networks that raise an alert, faults that are named, and
-    coverage by meter.
-    """
+    """A row for each statement: sound networks with alerts, named faults, coverage by meter."""
     sound = [row for row in rows if row["case"].startswith(_SOUND)]
-    table = [
-        {
-            "what": "sound, alert raised",
-            **counted(sum(bool(row["alerts"]) for row in sound), len(sound)),
-        }
-    ]
+    alarmed = sum(bool(row["alerts"]) for row in sound)
+    table = [{"what": "sound, alert raised", **counted(alarmed, len(sound))}]
     for case in FAULTS:
         with_fault = [row for row in rows if row["case"] == case]
-        table.append(
-            {
-                "what": f"{case}, named",
-                **counted(sum(named(case, row) for row in with_fault), len(with_fault)),
-            }
-        )
-    for meter in sorted({meter for row in sound for meter in row["total"]}):
-        inside = sum(row["inside"].get(meter, 0) for row in sound)
-        total = sum(row["total"].get(meter, 0) for row in sound)
+        named_faults = sum(named(case, row) for row in with_fault)
+        table.append({"what": f"{case}, named", **counted(named_faults, len(with_fault))})
+    inside = Counter[str]()
+    total = Counter[str]()
+    for row in sound:
+        inside.update(row["inside"])
+        total.update(row["total"])
+    for meter in sorted(total):
         table.append(
             {
                 "what": f"{meter} in its own 95 % interval",
                 "networks": len(sound),
-                "share": inside / total,
+                "share": inside[meter] / total[meter],
             }
         )
     return table
 
 
 def page_row(setting: Setting, rows: list[Row]) -> str:
-    """Its row of the table in docs/howto/watch.md: sound networks that raise an alert, and faults
-    that are named.
+    """A setting's row of the table in docs/howto/watch.md.
+
+    It has the sound networks that raise an alert, and the faults that are named.
     """
     sound, *faults = [row for row in summary(rows) if "low" in row]
     named_faults = sum(count_of(row) for row in faults)

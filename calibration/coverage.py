@@ -1,9 +1,8 @@
-"""``make coverage``: how often 95 % intervals contain the truth, by repetition, as
-docs/coverage.csv and a page.
+"""Measure how often 95 % intervals contain the truth, by repetition: ``make coverage``.
 
-Every kind of interval is made by the function that the library makes it with, from numbers or
-networks whose truth is known: the draws of ``calibration.coverage_cases`` and
-``calibration.coverage_laws``. Two processes share the draws.
+It writes docs/coverage.csv and fills a page. Every kind of interval is made by the function that
+the library makes it with, from numbers or networks whose truth is known: the draws of
+``calibration.coverage_cases`` and ``calibration.coverage_laws``. Two processes share the draws.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
 from importlib import import_module
+from itertools import chain
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,9 +38,7 @@ TABLE = DOCS / "coverage.csv"
 
 
 class Outcome(NamedTuple):
-    """One interval of one repetition: its kind, the case, its limits, and the truth that it should
-    hold.
-    """
+    """One interval of one repetition: its kind and case, its limits, and the truth."""
 
     kind: str
     case: str
@@ -64,15 +62,15 @@ def repeated(draw: Draw, repetitions: int, seed: int) -> list[Row]:
     known.
     """
     torch.set_num_threads(1)
-    # Of short runs about their own noise.
+    # Short runs warn of their noise.
     warnings.simplefilter("ignore", RuntimeWarning)
-    held: dict[tuple[str, str], list[bool]] = {}
+    holds_by_case: dict[tuple[str, str], list[bool]] = {}
     for index in range(repetitions):
         for one in draw(torch.Generator().manual_seed(derive(seed, "repetition", index))):
-            holds = held.setdefault((one.kind, one.case), [])
+            holds = holds_by_case.setdefault((one.kind, one.case), [])
             if math.isfinite(one.low) and math.isfinite(one.high):
                 holds.append(one.low <= one.truth <= one.high)
-    return [row(kind, case, sum(holds), len(holds)) for (kind, case), holds in held.items()]
+    return [row(*names, sum(holds), len(holds)) for names, holds in holds_by_case.items()]
 
 
 def row(kind: str, case: str, covered: int, count: int) -> Row:
@@ -92,25 +90,26 @@ def row(kind: str, case: str, covered: int, count: int) -> Row:
 
 
 def verdict(one: Row) -> str:
-    """Whether a row reaches ``WANTED``; where it is below by less than the noise of counting
-    (Wilson), nobody knows.
+    """Whether a row reaches ``WANTED``.
+
+    It is undecided where it is below by less than the noise of counting (Wilson).
     """
     if not one["count"]:
         return "not measured"
     if one["measured"] >= WANTED:
         return "reaches it"
-    return (
-        "undecided"
-        if share(one["measured"] * one["count"], one["count"]).high >= WANTED
-        else "falls short"
-    )
+    interval = share(one["measured"] * one["count"], one["count"])
+    return "undecided" if interval.high >= WANTED else "falls short"
 
 
 def draws() -> dict[str, Sequence[Draw]]:
-    """All draws by the name of their part; the slowest first, so that no process is left with one
-    at the end.
+    """All draws by the name of their part.
+
+    The slowest come first, so that no process is left with one at the end.
     """
-    laws, cases = (import_module(f"calibration.coverage_{name}") for name in ("laws", "cases"))
+    # Both import this module.
+    laws = import_module("calibration.coverage_laws")
+    cases = import_module("calibration.coverage_cases")
     return {
         "predict": cases.PREDICTIONS,
         "laws": laws.LAWS,
@@ -127,16 +126,12 @@ def draws() -> dict[str, Sequence[Draw]]:
 def read() -> list[Row]:
     """The stored table."""
     with TABLE.open(newline="") as lines:
-        rows = list(csv.DictReader(lines))
-    return [
-        one
-        | {
-            "measured": float(one["measured"]),
-            "error": float(one["error"]),
-            "count": int(one["count"]),
-        }
-        for one in rows
-    ]
+        rows: list[Row] = list(csv.DictReader(lines))
+    for one in rows:
+        one["measured"] = float(one["measured"])
+        one["error"] = float(one["error"])
+        one["count"] = int(one["count"])
+    return rows
 
 
 def tables(rows: Sequence[Row]) -> dict[str, str]:
@@ -156,7 +151,7 @@ def shown(one: Row) -> str:
 
 
 def main() -> None:
-    """Measure; put what was measured in place of what is stored, and fill the page."""
+    """Measure the parts that are chosen; with ``--keep``, renew the stored table and the page."""
     parts = draws()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repetitions", type=int, default=1000, help="of every case")
@@ -174,11 +169,13 @@ def main() -> None:
     )
     given = parser.parse_args()
     start = time.perf_counter()
-    chosen = [draw for part in given.only for draw in parts[part]]
+    chosen = list[Draw]()
+    for part in given.only:
+        chosen += parts[part]
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
         seeds = [derive(given.seed, "coverage", index) for index in range(len(chosen))]
         results = pool.map(repeated, chosen, [given.repetitions] * len(chosen), seeds)
-        rows = [one for several in results for one in several]
+        rows = list(chain.from_iterable(results))
     terminal("coverage", [one | {"": verdict(one)} for one in rows])
     if given.keep:
         stored = {(one["kind"], one["case"]): one for one in [*read(), *rows]}

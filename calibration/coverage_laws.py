@@ -1,5 +1,4 @@
-"""How often the intervals of sweeps contain the truth: the law of size, best rates, their drift,
-and regret.
+"""Draws of coverage from sweeps: the law of size, best learning rates, their drift, and regret.
 
 Losses are drawn from laws that are known; the fits and the intervals are the library's.
 
@@ -16,6 +15,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -53,12 +53,13 @@ class Sizes:
     """What the losses of a grid are drawn from.
 
     Attributes:
-        scatter: of a network of width 64. slope: the power of the width that its variance falls
-            with.
-        common, of_width: shares of that variance that all sizes of a seed, and those of one width,
-            have in common.
-        powers: of width and depth. bend: terms of second order are up to this share of those of
-            first order at the smallest size, of either sign.
+        scatter: the standard deviation at width 64.
+        slope: the power of the width that the variance falls with.
+        common: the share of that variance that all sizes of a seed have in common.
+        of_width: the share that all sizes of a seed and one width have in common.
+        powers: of width and depth, with which the loss falls.
+        bend: terms of second order are up to this share of terms of first order at the smallest
+            size, of either sign.
     """
 
     scatter: float = 0.0875
@@ -91,22 +92,16 @@ class Sizes:
         widths, depths = GRIDS[grid]
         rows = list[dict[str, Any]]()
         shared = self.common + self.of_width
-        own_share = 1 - self.common - self.of_width
+        independent = 1 - self.common - self.of_width
         common = math.sqrt(self.common) * random.normal(size=seeds)
         for n in widths:
             of_width = math.sqrt(self.of_width) * random.normal(size=seeds)
             for L in depths:
-                noise = common + of_width + math.sqrt(own_share) * random.normal(size=seeds)
+                noise = common + of_width + math.sqrt(independent) * random.normal(size=seeds)
                 losses = law(n, L) + self.scatter * (64 / n) ** (self.slope / 2) * noise
-                rows += [
-                    {
-                        "width": n,
-                        "depth": L,
-                        "loss": loss,
-                        "seed": seed if shared else 10**6 * n + 10**3 * L + seed,
-                    }
-                    for seed, loss in enumerate(losses)
-                ]
+                first_seed = 0 if shared else 10**6 * n + 10**3 * L
+                for seed, loss in enumerate(losses, first_seed):
+                    rows.append({"width": n, "depth": L, "loss": loss, "seed": seed})
         return rows
 
 
@@ -126,8 +121,9 @@ CASES = {
 
 
 def sizes(grid: str, seeds: int, about: str, g: torch.Generator) -> Iterator[Outcome]:
-    """The floor, and the mean loss of a network four times as wide and deep; a law that is refused
-    gives none.
+    """Draw the floor, and the mean loss of a network four times as wide and deep.
+
+    A law that is refused gives no outcome.
     """
     random = stream(g)
     widths, depths = GRIDS[grid]
@@ -140,9 +136,7 @@ def sizes(grid: str, seeds: int, about: str, g: torch.Generator) -> Iterator[Out
         yield outcome("law of size: larger networks", case, fitted.at(*far), truth(*far))
 
 
-LAWS: tuple[Draw, ...] = tuple(
-    partial(sizes, grid, seeds, about) for grid in GRIDS for seeds in SEEDS for about in CASES
-)
+LAWS: tuple[Draw, ...] = tuple(partial(sizes, *case) for case in product(GRIDS, SEEDS, CASES))
 
 
 # ---- best rates
@@ -172,8 +166,9 @@ class Curve:
     straight: bool = True
 
     def losses(self, rate: Array, random: Random, seeds: Seeds) -> Array:
-        """Losses ``[S, E]`` at log2 rates that broadcast against that, infinite where a network
-        diverges.
+        """Losses ``[S, E]`` at log2 rates, infinite where a network diverges.
+
+        The rates broadcast against ``[S, E]``.
         """
         u = rate - seeds.shift
         left = 4 * (np.sqrt(1 + u * u / 2) - 1) if self.straight else u * u
@@ -241,12 +236,12 @@ def best_rate(curve: Curve) -> float:
 def sweep(
     curve: Curve, seeds: Seeds, random: Random, best: float = 0.0, step: float = STEP
 ) -> Scores:
-    """Scores on a grid that begins anywhere around the best rate and is extended as ``nfd
-    transfer`` extends it.
+    """Draw scores on a grid that begins anywhere around the best learning rate.
+
+    It is extended as ``nfd transfer`` extends it.
     """
-    rate: Array = np.asarray(
-        best + step * (np.arange(_GRID) - _GRID // 2 + random.uniform(-0.5, 0.5)), np.float64
-    )
+    places = np.arange(_GRID) - _GRID // 2 + random.uniform(-0.5, 0.5)
+    rate: Array = np.asarray(best + step * places, np.float64)
     drawn = curve.losses(np.asarray(rate[None] - best, np.float64), random, seeds)
     first = _GRID // 2 - RATES // 2 + int(random.integers(-1, 2))
     last = first + RATES
@@ -255,22 +250,25 @@ def sweep(
         scores = Scores(rate[first:last], losses, ~np.isfinite(losses), GUESS)
         if not scores.edge or first < 2 or last > _GRID - 2:
             return scores
-        first, last = (first - 2, last) if scores.edge < 0 else (first, last + 2)
+        if scores.edge < 0:
+            first -= 2
+        else:
+            last += 2
 
 
 def rates(name: str, count: int, g: torch.Generator) -> Iterator[Outcome]:
-    """The best rate of a curve by so many seeds; for some, its drift over sizes and what a small
-    one's rate costs.
+    """Draw the best learning rate of a curve by so many seeds.
+
+    For the curves of ``COMPARED``, draw also its drift over sizes, and what a small network's rate
+    costs.
     """
     random = stream(g)
     curve = CURVES[name]
     seeds = Seeds.drawn(random, count)
     case = f"{name}, {count} seeds"
-    grids = {"": STEP} | (
-        {f", rates by factors of {k}": step for k, step in FACTORS.items()}
-        if name in COARSE
-        else {}
-    )
+    grids = {"": STEP}
+    if name in COARSE:
+        grids |= {f", rates by factors of {k}": step for k, step in FACTORS.items()}
     for words, step in grids.items():
         scores = sweep(curve, seeds, random, step=step)
         if scores.has_optimum:
@@ -282,15 +280,13 @@ def rates(name: str, count: int, g: torch.Generator) -> Iterator[Outcome]:
     assert drifted is not None
     yield outcome("drift of the best rate", case, drifted, -0.5)
     for apart in APART:
-        measured, truth = regret(
-            curve, random, sweep(curve, seeds, random, apart), sweep(curve, seeds, random)
-        )
+        small = sweep(curve, seeds, random, apart)
+        large = sweep(curve, seeds, random)
+        measured, truth = regret(curve, random, small, large)
         yield outcome("regret", f"{case}, best rates {2**apart:.1f} times apart", measured, truth)
 
 
-DRAWS: tuple[Draw, ...] = tuple(
-    partial(rates, name, count) for name in CURVES for count in SEEDS_OF_RATES
-)
+DRAWS: tuple[Draw, ...] = tuple(partial(rates, *case) for case in product(CURVES, SEEDS_OF_RATES))
 
 _FINE = np.linspace(-4.0, 4.0, 321)
 
@@ -298,15 +294,12 @@ _FINE = np.linspace(-4.0, 4.0, 321)
 @cache
 def _means(curve: Curve) -> Array:
     """The mean score of all networks at fine rates."""
-    return np.asarray(
-        np.concatenate(
-            [population(curve, part).mean(0) for part in np.split(_FINE, [80, 160, 240])]
-        )
-    )
+    parts = [population(curve, part).mean(0) for part in np.split(_FINE, [80, 160, 240])]
+    return np.asarray(np.concatenate(parts))
 
 
 def regret(curve: Curve, random: Random, small: Scores, large: Scores) -> tuple[Interval, float]:
-    """The regret of the best rates that were found, and its truth: the mean over all networks.
+    """The regret of the best learning rates of a sweep, and its truth: the mean over all networks.
 
     Args:
         small, large: scores by which these rates are chosen. The large network has this curve.

@@ -1,6 +1,6 @@
-"""How often the verdict of a check is wrong: alarms on sound networks, misses on networks broken by
-construction.
+"""How often the verdict of a check is wrong.
 
+It gives alarms on sound networks, and misses networks that are broken by construction.
 Every case is a kind of network, its rule, and the axis along which it is checked. Ladders of its
 networks are trained once, over a factor of 16 or more and with eight seeds, and read after several
 steps. Checks of fewer sizes, seeds and steps are judged from these networks, as ``nfd.check``
@@ -36,7 +36,9 @@ from nfd.core.tables import Row
 from nfd.data import digits
 from nfd.meters.verdict import is_fault, rows
 
-PAGE, NUMBERS = (Path(__file__).parents[1] / f"docs/verdicts.{kind}" for kind in ("md", "json"))
+DOCS = Path(__file__).parents[1] / "docs"
+PAGE = DOCS / "verdicts.md"
+NUMBERS = DOCS / "verdicts.json"
 AT = (3, 10, 60)
 SEEDS = 8
 # Checks are judged over these factors of size and with these numbers of seeds.
@@ -55,7 +57,7 @@ Groups = list[dict[str, Any]]
 
 
 class Block(nn.Module):
-    """Pre-norm: attention over earlier tokens where asked for, and two layers."""
+    """A pre-norm block: attention over earlier tokens where it ``attends``, and two layers."""
 
     def __init__(self, width: int, attends: bool = False) -> None:
         super().__init__()
@@ -70,10 +72,8 @@ class Block(nn.Module):
 
     def forward(self, h: Tensor) -> Tensor:
         if self.attends:
-            q, k, v = (
-                t.unflatten(-1, (-1, _HEAD)).transpose(1, 2)
-                for t in self.qkv(self.n1(h)).chunk(3, -1)
-            )
+            parts = self.qkv(self.n1(h)).chunk(3, -1)
+            q, k, v = (part.unflatten(-1, (-1, _HEAD)).transpose(1, 2) for part in parts)
             read = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
             h = h + self.mix(read.transpose(1, 2).flatten(2))
         out: Tensor = h + self.down(torch.relu(self.up(self.n2(h))))
@@ -89,7 +89,7 @@ def mlp(width: int, depth: int) -> nn.Module:
 
 
 def gpt(width: int, depth: int) -> nn.Module:
-    """Bytes to the next ones."""
+    """Bytes to logits of the next ones."""
     blocks = nn.Sequential(*[Block(width, attends=True) for _ in range(depth)])
     return nn.Sequential(
         nn.Embedding(_BYTES, width), blocks, nn.LayerNorm(width), nn.Linear(width, _BYTES)
@@ -98,8 +98,10 @@ def gpt(width: int, depth: int) -> nn.Module:
 
 def plain(width: int, depth: int) -> nn.Module:
     """Digits to classes without a residual stream."""
-    layers = [layer for _ in range(depth) for layer in (nn.Linear(width, width), nn.Tanh())]
-    return nn.Sequential(nn.Linear(64, width), nn.Tanh(), *layers, nn.Linear(width, _CLASSES))
+    layers: list[nn.Module] = [nn.Linear(64, width), nn.Tanh()]
+    for _ in range(depth):
+        layers += [nn.Linear(width, width), nn.Tanh()]
+    return nn.Sequential(*layers, nn.Linear(width, _CLASSES))
 
 
 def paper(width: int, depth: int, **form: Any) -> nn.Module:
@@ -127,12 +129,12 @@ def up(p: Tensor) -> bool:
 
 
 def down(p: Tensor) -> bool:
-    """Whether it is the second."""
+    """Whether a tensor is the second matrix of a block."""
     return p.dim() == 2 and p.shape[1] == 2 * p.shape[0]
 
 
 def head(p: Tensor) -> bool:
-    """Whether it is the readout, or the embedding of bytes."""
+    """Whether a tensor is the readout, or the embedding of bytes."""
     return p.dim() == 2 and p.shape[0] in (_CLASSES, _BYTES)
 
 
@@ -145,28 +147,36 @@ FORGOTTEN: dict[str, Callable[[Tensor], bool]] = {
 
 
 def forgetful(fault: str, optimizer: str, groups: Groups) -> torch.optim.Optimizer:
-    """An optimizer that gives the matrices of a fault the base's rate at every size."""
-    parts = []
+    """Make an optimizer that gives the matrices of a fault the base's learning rate at every size.
+
+    Other tensors keep the rates of their groups.
+    """
+    parts: Groups = []
     for group in groups:
-        for forgotten in (True, False):
-            tensors = [p for p in group["params"] if FORGOTTEN[fault](p) == forgotten]
-            rate = {"lr": group["lr"] / group["lr_scale"], "lr_scale": 1.0} if forgotten else {}
-            parts += [group | rate | {"params": tensors}] if tensors else []
+        forgotten = [p for p in group["params"] if FORGOTTEN[fault](p)]
+        kept = [p for p in group["params"] if not FORGOTTEN[fault](p)]
+        if forgotten:
+            of_base = {"lr": group["lr"] / group["lr_scale"], "lr_scale": 1.0}
+            parts.append(group | of_base | {"params": forgotten})
+        if kept:
+            parts.append(group | {"params": kept})
     return torch.optim.SGD(parts) if optimizer == "sgd" else torch.optim.AdamW(parts)
 
 
 def lazy(groups: Groups) -> torch.optim.Optimizer:
-    """AdamW with every rate over the root of the width, so that features stop moving."""
-    width = min(p.shape[1] for group in groups for p in group["params"] if head(p))
-    return torch.optim.AdamW(
-        [group | {"lr": group["lr"] * (_HEAD / width) ** 0.5} for group in groups]
-    )
+    """Make AdamW with every learning rate over the root of the width: features stop moving."""
+    widths = []
+    for group in groups:
+        widths += [p.shape[1] for p in group["params"] if head(p)]
+    factor = (_HEAD / min(widths)) ** 0.5
+    return torch.optim.AdamW([group | {"lr": group["lr"] * factor} for group in groups])
 
 
 @dataclass(frozen=True)
 class Case:
-    """Networks that are trained at one rate by a rule, and checked along an axis; sound, or with a
-    fault.
+    """Networks that are trained at one learning rate by a rule, and checked along an axis.
+
+    They are sound where ``fault`` is empty.
     """
 
     model: str
@@ -189,7 +199,7 @@ class Case:
 
     @property
     def sizes(self) -> list[int]:
-        """Those that are trained."""
+        """The sizes that are trained, in doublings."""
         if self.axis == "depth":
             first = 2
             most = 64 if self.of_paper else 32
@@ -201,14 +211,13 @@ class Case:
     def train(
         self, seeds: int = SEEDS, sizes: Sequence[int] = (), at: Sequence[int] = AT
     ) -> list[Row]:
-        """Its networks with their meters after every step of ``at``."""
-        runs = self.check(seeds, sizes, at).runs
-        return [
-            {"unread": run["unread"]} | look
-            for run in runs
-            for look in run["rows"]
-            if not look["matrix"]
-        ]
+        """Train its networks: a row of each with its meters after every step of ``at``."""
+        looks = list[Row]()
+        for run in self.check(seeds, sizes, at).runs:
+            looks += [
+                {"unread": run["unread"]} | look for look in run["rows"] if not look["matrix"]
+            ]
+        return looks
 
     def check(self, seeds: int, sizes: Sequence[int], at: Sequence[int]) -> nfd.Check:
         """The check of its networks."""
@@ -217,26 +226,38 @@ class Case:
             make_optimizer = partial(forgetful, self.fault, self.optimizer)
         elif self.fault == "lazy":
             make_optimizer = lazy
-        checked_sizes = list(sizes) or self.sizes
-        widths, depths = (
-            (checked_sizes, [_DEPTH]) if self.axis == "width" else ([_WIDTH], checked_sizes)
-        )
-        data = {"gpt": text, "noise": noise}.get(self.model) or partial(
-            images, 64 if self.of_paper else 32
-        )
+        widths = [_WIDTH]
+        depths = [_DEPTH]
+        if self.axis == "width":
+            widths = list(sizes) or self.sizes
+        else:
+            depths = list(sizes) or self.sizes
         task = nfd.Task(
-            data(),
+            self.batches,
             make_optimizer=make_optimizer,
             adamw_lr=3e-3 if self.optimizer == "muon" else None,
         )
-        family = nfd.Family(MODELS[self.model], (1, 1) if self.of_paper else (widths[0], depths[0]))
-        settings: dict[str, Any] = {
-            "rule": self.rule,
-            "optimizer": self.optimizer,
-            "seeds": seeds,
-            "at": at,
-        }
-        return nfd.check(family, task, widths, depths, self.lr, **settings)
+        base = (1, 1) if self.of_paper else (widths[0], depths[0])
+        return nfd.check(
+            nfd.Family(MODELS[self.model], base),
+            task,
+            widths,
+            depths,
+            self.lr,
+            rule=self.rule,
+            optimizer=self.optimizer,
+            seeds=seeds,
+            at=at,
+        )
+
+    @property
+    def batches(self) -> Batches:
+        """What its networks are trained on."""
+        if self.model == "gpt":
+            return text()
+        if self.model == "noise":
+            return noise()
+        return images(64 if self.of_paper else 32)
 
 
 @cache
@@ -246,7 +267,7 @@ def images(size: int) -> Batches:
     return list(zip(x, y, strict=True))
 
 
-# Of a batch, in bytes.
+# Windows of a batch, and their length in bytes.
 _WINDOWS = 8
 _LENGTH = 16
 
@@ -376,8 +397,8 @@ class Tables:
         if key not in self._judged:
             at_step = [run for run in self.networks[case] if run["step"] == step]
             runs = [run for run in at_step if run[case.axis] in sizes and run["seed"] in seeds]
-            of = {"width": [_WIDTH], "depth": [_DEPTH], case.axis: sizes}
-            self._judged[key] = rows(runs, of, case.axis, case.rule)
+            sizes_by_axis = {"width": [_WIDTH], "depth": [_DEPTH], case.axis: sizes}
+            self._judged[key] = rows(runs, sizes_by_axis, case.axis, case.rule)
         return self._judged[key]
 
     def wrong(
@@ -388,8 +409,7 @@ class Tables:
         steps: Sequence[int] = AT,
         judge: Judge = is_fault,
     ) -> Interval:
-        """The share of checks that are wrong: that find a fault in a sound network, or none in a
-        broken one.
+        """The share of checks that find a fault in a sound network, or none in a broken one.
 
         Each case and group of seeds counts once, as windows and steps share its networks.
         """
@@ -415,7 +435,7 @@ def window(sizes: Sequence[int], first: int, factor: int) -> list[int]:
 
 
 def beyond(clear: float, small: float) -> Judge:
-    """The judgement by other thresholds: of the exponent, and of its interval."""
+    """Make the judgement by other thresholds: of the exponent, and of its interval."""
 
     def judge(row: Row) -> bool:
         if row["verdict"] == "LIMIT":
@@ -433,13 +453,13 @@ def without_limits(row: Row) -> bool:
 
 
 def percent(rate: Interval) -> str:
-    """``2 [1, 5]``."""
-    value, low, high = (f"{100 * v:.0f}" for v in (rate.value, max(rate.low, 0.0), rate.high))
-    return f"{value} [{low}, {high}]"
+    """A rate of errors in percent, such as ``2 [1, 5]``."""
+    low = max(rate.low, 0.0)
+    return f"{100 * rate.value:.0f} [{100 * low:.0f}, {100 * rate.high:.0f}]"
 
 
 def split(cases: Iterable[Case]) -> tuple[list[Case], list[Case]]:
-    """The sound and the broken ones."""
+    """Split cases into the sound and the broken ones."""
     every = list(cases)
     return [case for case in every if not case.fault], [case for case in every if case.fault]
 
@@ -452,17 +472,17 @@ def by_situation(tables: Tables) -> list[Row]:
         for seeds in FEWER:
             row: Row = {"sizes span": f"a factor of {factor}", "seeds": seeds}
             for what, cases in (("alarms", sound), ("misses", broken)):
-                row |= {
-                    f"{what}, {step} steps": percent(tables.wrong(cases, factor, seeds, [step]))
-                    for step in AT
-                }
+                for step in AT:
+                    errors = tables.wrong(cases, factor, seeds, [step])
+                    row[f"{what}, {step} steps"] = percent(errors)
             table.append(row)
     return table
 
 
 def by_threshold(tables: Tables) -> list[Row]:
-    """A row per pair of thresholds: both errors at a factor of 8 and three seeds, on both halves of
-    the cases.
+    """A row for each pair of thresholds: both errors on both halves of the cases.
+
+    Checks span a factor of 8 and have three seeds.
     """
     halves = {"chosen on": CASES[::2], "held out": CASES[1::2]}
     judges: dict[str, Judge] = {"this rule": is_fault, "without LIMIT": without_limits}
@@ -473,15 +493,17 @@ def by_threshold(tables: Tables) -> list[Row]:
     for name, judge in judges.items():
         row: Row = {"exponent, interval beyond": name}
         for half, cases in halves.items():
-            for what, of_half in zip(("alarms", "misses"), split(cases), strict=True):
-                row[f"{what}, {half}"] = percent(tables.wrong(of_half, judge=judge))
+            sound, broken = split(cases)
+            row[f"alarms, {half}"] = percent(tables.wrong(sound, judge=judge))
+            row[f"misses, {half}"] = percent(tables.wrong(broken, judge=judge))
         table.append(row)
     return table
 
 
 def by_kind(tables: Tables) -> list[Row]:
-    """A row per kind of model: how often its checks are wrong after every step, at a factor of 8
-    and three seeds.
+    """A row for each kind of model: how often its checks are wrong after every step.
+
+    Checks span a factor of 8 and have three seeds.
     """
     kinds: dict[str, Callable[[Case], bool]] = {
         "sound, in width": lambda case: not case.fault and case.axis == "width",
@@ -495,10 +517,10 @@ def by_kind(tables: Tables) -> list[Row]:
     table = []
     for kind, belongs in kinds.items():
         of_kind = [case for case in tables.networks if belongs(case)]
-        looks = {
-            f"wrong, {step} steps": percent(tables.wrong(of_kind, steps=[step])) for step in AT
-        }
-        table.append({"kind": kind, "cases": len(of_kind)} | looks)
+        row: Row = {"kind": kind, "cases": len(of_kind)}
+        for step in AT:
+            row[f"wrong, {step} steps"] = percent(tables.wrong(of_kind, steps=[step]))
+        table.append(row)
     return table
 
 
@@ -508,15 +530,12 @@ def by_case(tables: Tables) -> list[Row]:
     for case in tables.networks:
         wrong = tables.wrong([case]).value
         if wrong > 0.05:
-            setting = {
-                "model": case.model,
-                "rule": case.rule,
-                "optimizer": case.optimizer,
-                "rate": case.lr,
-            }
             table.append(
-                setting
-                | {
+                {
+                    "model": case.model,
+                    "rule": case.rule,
+                    "optimizer": case.optimizer,
+                    "rate": case.lr,
                     "axis": case.axis,
                     "fault": case.fault or "sound",
                     "wrong": f"{100 * wrong:.0f} %",
@@ -536,9 +555,8 @@ def by_suspects(cases: Iterable[Case] = CASES) -> list[Row]:
         row: Row = {"networks": kind}
         for step in AT:
             checks = [case.check(3, case.sizes[:4], (step,)) for case in of_kind]
-            row[f"{step} steps"] = (
-                f"{sum(bool(check.suspects) for check in checks)} of {len(of_kind)}"
-            )
+            with_suspects = sum(bool(check.suspects) for check in checks)
+            row[f"{step} steps"] = f"{with_suspects} of {len(of_kind)}"
         table.append(row)
     return table
 
@@ -546,11 +564,8 @@ def by_suspects(cases: Iterable[Case] = CASES) -> list[Row]:
 def write(tables: Mapping[str, Sequence[Row]]) -> None:
     """Keep the tables, and fill the page with some of them."""
     write_json(NUMBERS, tables)
-    shown = next(
-        row
-        for row in tables["situations"]
-        if row["sizes span"] == "a factor of 8" and row["seeds"] == 3
-    )
+    situations = {(row["sizes span"], row["seeds"]): row for row in tables["situations"]}
+    shown = situations["a factor of 8", 3]
     cases = [
         "`{model}` ({fault}, {axis}, {optimizer} at {rate}) {wrong}".format(**row)
         for row in tables["cases"]
@@ -561,11 +576,8 @@ def write(tables: Mapping[str, Sequence[Row]]) -> None:
         "% of the faults.".format(**shown),
         "cases": f"Wrong in more than 5 % of the checks: {'; '.join(cases)}.",
     }
-    fill_page(
-        PAGE,
-        {name: fill(text, 120) for name, text in texts.items()}
-        | {"kinds": markdown(tables["kinds"])},
-    )
+    wrapped = {name: fill(text, 120) for name, text in texts.items()}
+    fill_page(PAGE, wrapped | {"kinds": markdown(tables["kinds"])})
 
 
 if __name__ == "__main__":

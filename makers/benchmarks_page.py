@@ -1,5 +1,6 @@
-"""Fill the tables of docs/benchmarks.md from a result, or the baseline: ``python -m
-makers.benchmarks_page RESULT``.
+"""Fill the tables of docs/benchmarks.md from a result: ``python -m makers.benchmarks_page RESULT``.
+
+Without RESULT they are filled from the baseline.
 """
 
 from __future__ import annotations
@@ -12,13 +13,16 @@ from benchmarks.check import BASELINE
 from benchmarks.ratio import Ratio
 from benchmarks.result import Result
 from makers.tables import cell, fill_page, markdown
+from nfd.core.tables import Row
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 
 
 def tables_of(result: Result) -> dict[str, str]:
-    """Sentences on the machine and on what costs what, and a table for every part that has a place
-    on the page.
+    """The texts of the page by the name of their place.
+
+    They are sentences on the machine and on what costs what, and a table for every part that has
+    a place on the page.
     """
     about = {name: cell(name, value) for name, value in result.machine.items()}
     machine = (
@@ -30,16 +34,11 @@ def tables_of(result: Result) -> dict[str, str]:
         f"{about['float64 products, GFLOP/s']} in float64."
     )
     powers = [f"{cell('', row['exponent'])} of the {row['size']}" for row in result.parts["growth"]]
-    reached = [
-        cell(name, row[name]) for row in result.parts["query"] for name in row if "share" in name
-    ]
-    ratios = [
-        v
-        for part in ("plan", "check")
-        for v in result.parts[part][0].values()
-        if isinstance(v, Ratio)
-    ]
-    plan, check = (cell("", ratio) for ratio in ratios)
+    reached = []
+    for row in result.parts["query"]:
+        reached += [cell(name, value) for name, value in row.items() if "share" in name]
+    plan = cell("", _only_ratio(result.parts["plan"][0]))
+    check = cell("", _only_ratio(result.parts["check"][0]))
     costs = (
         f"Time grows as the power {', '.join(powers)}. A query of the factors reaches "
         f"{', '.join(reached)} of what memory and arithmetic allow. A plan by tracing takes {plan} "
@@ -53,6 +52,12 @@ def tables_of(result: Result) -> dict[str, str]:
         if f"<!-- made: {part} -->" in text
     }
     return {"machine": fill(machine, 120), "costs": fill(costs, 120)} | tables
+
+
+def _only_ratio(row: Row) -> Ratio:
+    """The value of a row that is a ratio of times; there is one."""
+    (ratio,) = (value for value in row.values() if isinstance(value, Ratio))
+    return ratio
 
 
 def main() -> None:

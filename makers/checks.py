@@ -126,11 +126,12 @@ def cells(check: nfd.Check, axis: str) -> list[str]:
     """The exponents of a check against an axis, with their verdicts unless they are STABLE."""
     rows = {row["meter"]: row for row in check.table if row["axis"] == axis}
     words = {"STABLE": "", "UNCERTAIN": "?"}
-    return [
-        f"{row['value']:.2f} [{row['low']:.2f}, {row['high']:.2f}] "
-        f"{words.get(row['verdict'], row['verdict'])}".rstrip()
-        for row in (rows[meter] for meter in METERS)
-    ]
+    texts = []
+    for meter in METERS:
+        row = rows[meter]
+        word = words.get(row["verdict"], row["verdict"])
+        texts.append(f"{row['value']:.2f} [{row['low']:.2f}, {row['high']:.2f}] {word}".rstrip())
+    return texts
 
 
 def grid(checks: Mapping[str, nfd.Check], axis: str) -> str:
@@ -146,9 +147,16 @@ def grid(checks: Mapping[str, nfd.Check], axis: str) -> str:
 
 def shown(line: str) -> str:
     """A line that the page shows whole."""
-    return (
-        line.rstrip() if line.startswith(" ") else textwrap.fill(line, 96, subsequent_indent="  ")
-    )
+    if line.startswith(" "):
+        return line.rstrip()
+    return textwrap.fill(line, 96, subsequent_indent="  ")
+
+
+def opening(check: nfd.Check) -> str:
+    """The answer of a check as it is printed, up to the first meter that is fine."""
+    lines = [shown(line) for line in str(check).splitlines() if line.strip()]
+    fine = next(i for i, line in enumerate(lines) if line.endswith((" STABLE", " UNCERTAIN")))
+    return "\n".join([*lines[: fine + 1], " ..."])
 
 
 def main() -> None:
@@ -189,14 +197,12 @@ def main() -> None:
     for title, run in runs.items():
         checks[title] = run()
         print(f"{title}\n{checks[title]}\n", flush=True)
-    wide = {
-        title: check
-        for title, check in checks.items()
-        if len({row["width"] for row in check.rows}) > 1
-    }
-    lines = [shown(line) for line in str(next(iter(checks.values()))).splitlines() if line.strip()]
-    fine = next(i for i, line in enumerate(lines) if line.endswith((" STABLE", " UNCERTAIN")))
-    first = "\n".join([*lines[: fine + 1], " ..."])
+    wide = dict[str, nfd.Check]()
+    for title, check in checks.items():
+        widths = {row["width"] for row in check.rows}
+        if len(widths) > 1:
+            wide[title] = check
+    first = opening(next(iter(checks.values())))
     page = PAGE.format(depth=grid(checks, "depth"), width=grid(wide, "width"), first=first)
     (a.out / "checks.md").write_text(page, encoding="utf-8")
 

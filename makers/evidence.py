@@ -39,8 +39,9 @@ FONT = 11
 
 
 def named(rows: Sequence[Row], x: alt.X, beside: Any = None) -> Any:
-    """A line per row: its name on the left, its value as a dot on the bar of its interval, and what
-    ``beside`` adds.
+    """Draw a line per row: its name on the left, its value as a dot on the bar of its interval.
+
+    ``beside`` is a chart that is drawn below the dots.
     """
     y = alt.Y("name:N", sort=[row["name"] for row in rows], axis=None)
     base = chart(rows).encode(y=y)
@@ -53,8 +54,9 @@ def named(rows: Sequence[Row], x: alt.X, beside: Any = None) -> Any:
         .encode(x=x_of(x, "low"), x2="high:Q"),
         base.mark_point(color=INK, filled=True, size=40, opacity=1).encode(x=x),
     ]
-    behind = [] if beside is None else [beside]
-    return alt.layer(*behind, *layers).properties(width=158, height=17 * len(rows))
+    if beside is not None:
+        layers.insert(0, beside)
+    return alt.layer(*layers).properties(width=158, height=17 * len(rows))
 
 
 def x_of(x: alt.X, name: str) -> alt.X:
@@ -78,8 +80,14 @@ def covered(rows: Sequence[Row]) -> Any:
     bars = []
     for row in sorted(least.values(), key=lambda row: (measured_share(row), row["kind"])):
         interval = share(row["measured"] * row["count"], row["count"])
-        ends = {name: 100 * getattr(interval, name) for name in ("value", "low", "high")}
-        bars.append({"name": row["kind"]} | ends)
+        bars.append(
+            {
+                "name": row["kind"],
+                "value": 100 * interval.value,
+                "low": 100 * interval.low,
+                "high": 100 * interval.high,
+            }
+        )
     scale = alt.Scale(domain=[79, 100.5], nice=False)
     x = alt.X(
         "value:Q",
@@ -100,7 +108,8 @@ def covered(rows: Sequence[Row]) -> Any:
     good = sum(row["measured"] >= coverage.WANTED for row in counted)
     short = any(coverage.verdict(row) == "falls short" for row in counted)
     finding = f"{good} of {len(counted)} cases reach {100 * coverage.WANTED:.0f} %"
-    finding += "" if short else ", the others within the noise of counting"
+    if not short:
+        finding += ", the others within the noise of counting"
     return named(bars, x, behind).properties(title=title(finding))
 
 
@@ -126,12 +135,12 @@ def faster(result: Result) -> Any:
         for row in result.parts[part]:
             ratio: Ratio = row[column]
             interval = ratio.interval
-            # A ratio of one round has no interval.
-            ends = (
-                {"low": interval.low, "high": interval.high} if math.isfinite(interval.low) else {}
-            )
             label = name.format(**row | {"kind": str(row.get("kind")).upper()})
-            rows.append({"name": label, "value": interval.value} | ends)
+            drawn: Row = {"name": label, "value": interval.value}
+            # A ratio of one round has no interval.
+            if math.isfinite(interval.low):
+                drawn |= {"low": interval.low, "high": interval.high}
+            rows.append(drawn)
     axis = alt.Axis(values=[1, 3, 10, 30, 100, 300], title="times as fast as the opponent")
     x = alt.X("value:Q", scale=alt.Scale(type="log", domain=[1, 500], nice=False), axis=axis)
     dense = [row["value"] for row in rows[:4]]
@@ -144,8 +153,9 @@ def faster(result: Result) -> Any:
 
 
 def wrong(rows: Sequence[Row], looked: int = 10) -> alt.HConcatChart:
-    """False alarms and misses against the span of sizes, after so many steps; a line per number of
-    seeds.
+    """Draw misses and false alarms against the span of sizes, a line per number of seeds.
+
+    They are those of checks after ``looked`` steps.
     """
     misses = f"misses, {looked} steps"
     alarms = f"alarms, {looked} steps"
@@ -174,9 +184,7 @@ SEEDS = {
 
 
 def errors(rows: Sequence[Row], column: str, *, has_key: bool = False) -> Any:
-    """A column of errors in percent against the span of sizes, and a key where there is room for
-    it.
-    """
+    """Draw a column of errors in percent against the span of sizes, and a key if ``has_key``."""
     span = alt.Axis(values=[2, 4, 8, 16], title="largest size over smallest")
     percent = alt.Axis(values=[0, 10, 25, 50], title=None)
     x = alt.X("factor:Q", scale=alt.Scale(type="log", domain=[1.7, 19], nice=False), axis=span)
@@ -201,8 +209,9 @@ def errors(rows: Sequence[Row], column: str, *, has_key: bool = False) -> Any:
 
 
 def point(row: Row, column: str) -> Row:
-    """A cell ``2 [1, 5]`` as a point with its interval, moved aside so that numbers of seeds do not
-    overlap.
+    """A cell ``2 [1, 5]`` as a point with its interval.
+
+    It is moved aside so that the numbers of seeds do not overlap.
     """
     value, low, high = (float(part.strip("[],")) for part in row[column].split())
     factor = int(row["sizes span"].split()[-1])
@@ -216,20 +225,21 @@ def read(path: Path) -> list[dict[str, str]]:
 
 def epochs() -> Any:
     """Test errors of networks by width, and of kernels."""
-    rows = [
+    rows: list[Row] = [
         {
             "series": f"{row['weights']} weights",
             "x": int(row["width"]),
             "y": float(row["test_error"]),
+            "low": float(row["test_error_low"]),
+            "high": float(row["test_error_high"]),
         }
-        | {end: float(row[f"test_error_{end}"]) for end in ("low", "high")}
         for row in read(DOCS / "epochs.csv")
     ]
     # As the page has them, with their intervals.
     kernels = {"NNGP, depth 4": 61.8, "NTK, depth 4": 60.9}
-    grey = [
-        {"series": name, "x": x, "y": error} for name, error in kernels.items() for x in (64, 8192)
-    ]
+    grey = list[Row]()
+    for name, error in kernels.items():
+        grey += [{"series": name, "x": x, "y": error} for x in (64, 8192)]
     title = "Wider networks come to the error of kernels,\nnot below it"
     return panel(title, rows, "width n", "test error, %", grey, "semilogarithmic")
 
@@ -246,10 +256,10 @@ def ladders() -> Any:
     rows = list[Row]()
     for name, label in names.items():
         ladder = f"{name}, width 64 to 256"
-        best = [row for row in every if row["ladder"] == ladder and row["quantity"] == "best rate"]
-        rows += [
-            {"series": label, "x": int(row["at"].split()[1])} | bar(row, "value") for row in best
-        ]
+        for row in every:
+            if row["ladder"] == ladder and row["quantity"] == "best rate":
+                width = int(row["at"].split()[1])
+                rows.append({"series": label, "x": width} | bar(row, "value"))
     return panel(
         "Under a plan the best rate stays,\nunder PyTorch's defaults it falls",
         rows,
@@ -267,8 +277,10 @@ def wide() -> Any:
         by_network.setdefault((row["weights"], int(row["width"])), []).append(float(row["loss"]))
     for (weights, width), losses in sorted(by_network.items()):
         interval = mean(torch.tensor(losses, dtype=torch.float64))
-        ends = {"low": interval.low, "high": interval.high} if len(losses) > 2 else {}
-        rows.append({"series": weights, "x": width, "y": interval.value} | ends)
+        drawn: Row = {"series": weights, "x": width, "y": interval.value}
+        if len(losses) > 2:
+            drawn |= {"low": interval.low, "high": interval.high}
+        rows.append(drawn)
     # As the page has it.
     limit = [{"series": "limit of the dense", "x": x, "y": 2.4365} for x in (64, 16384)]
     title = "Structured weights come to the limit\nof dense ones"
@@ -276,9 +288,14 @@ def wide() -> Any:
 
 
 def muon() -> Any:
-    """How updates go with size under Muon, as powers."""
+    """Draw how updates go with size under Muon, as powers."""
     rows = [
-        {"name": row["name"]} | {k: float(row[k]) for k in ("value", "low", "high")}
+        {
+            "name": row["name"],
+            "value": float(row["value"]),
+            "low": float(row["low"]),
+            "high": float(row["high"]),
+        }
         for row in read(NUMBERS / "muon.csv")
     ]
     x = alt.X(

@@ -1,6 +1,6 @@
-"""Make and run the notebooks of the gallery from their scripts: ``python -m makers.notebooks [NAME
-...]``.
+"""Make the notebooks of the gallery from their scripts: ``python -m makers.notebooks [NAME ...]``.
 
+They are run, too; without names, all of them.
 What libraries write to the error stream is left out: it holds paths and advice of the machine that
 ran them.
 """
@@ -31,7 +31,10 @@ def executed(script: Path) -> nbformat.NotebookNode:
 
 
 if __name__ == "__main__":
+    names = sys.argv[1:]
     scripts = [path for path in sorted(EXAMPLES.glob("*.py")) if "# %%" in path.read_text()]
-    for script in [path for path in scripts if not sys.argv[1:] or path.stem in sys.argv[1:]]:
+    if names:
+        scripts = [path for path in scripts if path.stem in names]
+    for script in scripts:
         print(script.stem, flush=True)
         jupytext.write(executed(script), EXAMPLES / "notebooks" / f"{script.stem}.ipynb")

@@ -23,7 +23,7 @@ _STYLE = (
     "<style>svg{background:#fff}text{fill:#1a1a1a;font-family:Helvetica,Arial,sans-serif}"
     f"@media(prefers-color-scheme:dark){{svg{{background:#16181c}}text{{fill:#e8e6e3}}[stroke='#ddd']{{stroke:#3a3d42}}{_DARK}}}</style>"
 )
-# Half of it all.
+# Attributes that no reader sees: half of all characters.
 _WORDY = (
     r' (?:aria-[a-z]+="[^"]*"|(?:class|role|pointer-events|font-family)="[a-z -]*"|opacity="1")'
 )

@@ -22,7 +22,7 @@ _TARGET = COLOURS[1]
 
 
 def signed(value: float) -> str:
-    """In percent, with a minus as wide as the plus."""
+    """A number of percent with its sign, and a minus as wide as the plus."""
     return f"{value:+.1f}".replace("-", "\u2212")
 
 
@@ -33,10 +33,11 @@ def _scale(low: float, high: float, pad: float = 0.08) -> alt.Scale:
 
 
 def _powers(values: Sequence[float], most: int = 2, title: str | None = None) -> alt.X:
-    """Operations, with ticks at some powers of ten."""
+    """An axis of operations, with ticks at some powers of ten, ``most`` at most."""
     first = math.ceil(math.log10(min(values)))
     last = math.floor(math.log10(max(values)))
-    ticks = [10.0**k for k in range(first, last + 1, max(1, -(-(last - first) // (most - 1))))]
+    step = max(1, math.ceil((last - first) / (most - 1)))
+    ticks = [10.0**k for k in range(first, last + 1, step)]
     axis = alt.Axis(values=ticks, title=title, labelExpr="'1e' + round(log(datum.value) / LN10)")
     return alt.X("flops:Q", scale=_scale(min(values), max(values)), axis=axis)
 
@@ -48,26 +49,25 @@ def _ladder(
     dash: Sequence[int],
     most: int = 2,
 ) -> Any:
-    """Fitted runs as grey dots; targets as diamonds on the bars of their forecasts."""
+    """Draw fitted runs as grey dots, and targets as diamonds on the bars of their forecasts."""
     runs = [{"flops": flops, "loss": loss} for flops, loss in fit]
-    losses = [row["loss"] for row in runs] + [
-        row[name] for row in targets for name in ("low", "high", "loss")
-    ]
+    losses = [row["loss"] for row in runs]
+    for row in targets:
+        losses += [row["low"], row["high"], row["loss"]]
     low = min(losses)
     high = max(losses)
     digits = 1 if high > 1.5 else 2
+    # Small charts have few ticks, and no room for titles.
+    has_titles = most > 2
     axis = alt.Axis(
         values=[round(float(v), digits) for v in np.geomspace(low, high, 3)],
-        title="loss" if most > 2 else None,
+        title="loss" if has_titles else None,
         format=f".{digits}f",
         minExtent=26,
         maxExtent=26,
     )
-    x = _powers(
-        [row["flops"] for row in [*runs, *targets]],
-        most,
-        "operations of a run" if most > 2 else None,
-    )
+    operations = [row["flops"] for row in [*runs, *targets]]
+    x = _powers(operations, most, "operations of a run" if has_titles else None)
     y = alt.Y("loss:Q", scale=_scale(low, high), axis=axis)
     base = chart(targets).encode(x=x)
     return alt.layer(
@@ -85,13 +85,16 @@ def _ladder(
 
 
 def ladders(cases: Sequence[Row], title: str) -> alt.ConcatChart:
-    """Ladders two by two, each from the cut that is shown; bars of refused forecasts are grey and
-    broken.
+    """Draw ladders two by two, each from the cut that is shown.
+
+    Bars of refused forecasts are grey and broken.
     """
     charts = []
     for case in cases:
         order = sorted(case["targets"], key=lambda row: float(row["flops"]))
-        some = [order[k] for k in sorted({round(k) for k in np.linspace(0, len(order) - 1, 6)})]
+        # Six targets at most, evenly chosen.
+        places = {round(k) for k in np.linspace(0, len(order) - 1, 6)}
+        some = [order[k] for k in sorted(places)]
         name = case["ladder"].replace("owt2_", "").replace("_", " ")
         heading = alt.Title(name, subtitle=f"{case['factor']:.0f}x: {_outcome(case)}")
         if case["accepted"]:
@@ -103,8 +106,9 @@ def ladders(cases: Sequence[Row], title: str) -> alt.ConcatChart:
 
 
 def _outcome(case: Row) -> str:
-    """How far off a forecast was and how many targets lie outside of its intervals, or that it was
-    refused.
+    """Say how far off a forecast was, or that it was refused.
+
+    Where targets lie outside of its intervals, their number follows.
     """
     half = f"± {case['width'] / 2:.1f} %"
     if not case["accepted"]:
@@ -114,14 +118,17 @@ def _outcome(case: Row) -> str:
     words = f"{signed(case['bias'])} {half}"
     if outside == 0:
         return words
-    return f"{words}, out" if outside == count else f"{words}, {outside} out"
+    if outside == count:
+        return f"{words}, out"
+    return f"{words}, {outside} out"
 
 
 def against_factor(
     cases: Sequence[Row], name: str, title: str, medians: Mapping[tuple[int, int], float]
 ) -> Any:
-    """Errors of the cases by factor, refused ones hollow; a line at the median of the accepted ones
-    of each factor.
+    """Draw errors of the cases by factor, refused ones hollow.
+
+    A line shows the median of the accepted ones of each factor.
     """
     rows = [
         {"factor": c["factor"], "error": max(c[name], 0.02), "accepted": c["accepted"]}
@@ -149,8 +156,9 @@ def against_factor(
 
 
 def olmo(cases: Sequence[Row], published: Row, title: str) -> alt.VConcatChart:
-    """The ladder of OLMo above; below, how far its forecasts are off, and that of its authors as a
-    cross.
+    """Draw the ladder of OLMo and, below, how far its forecasts are off.
+
+    The forecast of its authors is a cross.
     """
     rows = []
     for target in range(len(cases[0]["targets"])):
@@ -160,7 +168,8 @@ def olmo(cases: Sequence[Row], published: Row, title: str) -> alt.VConcatChart:
     rows.append({"row": published["label"], "theirs": published["error"]})
     # The names stand on the left.
     scale = alt.Scale(domain=[low - 0.9 * (high - low), high * 1.1], nice=False)
-    ticks = [v for v in range(-30, 31, 2 if high - low < 16 else 5) if low <= v <= high]
+    step = 2 if high - low < 16 else 5
+    ticks = [v for v in range(-30, 31, step) if low <= v <= high]
     axis = alt.Axis(
         values=ticks, title="forecast over measured loss, %", titleAnchor="end", domain=False
     )
@@ -185,7 +194,8 @@ def olmo(cases: Sequence[Row], published: Row, title: str) -> alt.VConcatChart:
 def _off(case: Row, target: int, names: Mapping[float, str]) -> dict[str, Any]:
     """How far the forecast of a target and its limits are off, in percent of the measured loss."""
     forecast = case["targets"][target]
-    less = forecast["flops"] / max(flops for flops, _ in case["fit"])
+    largest_fitted = max(flops for flops, _ in case["fit"])
+    less = forecast["flops"] / largest_fitted
 
     def off(loss: float) -> float:
         return 100 * (loss / float(forecast["loss"]) - 1)

@@ -1,7 +1,6 @@
-"""docs/real-ladders.md: forecasts and rates on other people's runs, ``python -m
-makers.real_ladders_page``.
+"""Make docs/real-ladders.md, forecasts and learning rates on other people's runs.
 
-Without options it is made again from docs/real-ladders.json. ``--ladders`` and ``--unseen`` (from
+``python -m makers.real_ladders_page`` makes it again from docs/real-ladders.json. ``--ladders`` and ``--unseen`` (from
 ``--out`` of ``priors.ladders`` and ``unseen_ladders``), ``--rates``, ``--curves`` and ``--own`` (of
 ``rate_law``, ``curves`` and ``own_ladder``) replace their parts. Pictures need ``--ladders``, whose
 runs are other people's and not kept.
@@ -36,8 +35,8 @@ README = DOCS.parent / "README.md"
 WORDS = Path(__file__).with_suffix(".md.jinja")
 # Times the compute: the cut of a ladder that is drawn is the nearest to it.
 DRAWN = 30
-# What was asked of accepted forecasts, by factor: width and median error in percent, share of
-# cases.
+# What was asked of accepted forecasts, by factor: width in percent, median error in percent, and
+# share of cases.
 ASKED = {10: (4.5, 0.5, 0.60), 30: (6.0, 0.6, 0.50), 100: (8.0, 1.0, 0.20)}
 # Asked of the intervals of targets, over ladders.
 COVERED = 0.93
@@ -81,42 +80,44 @@ WHY = {
 
 
 def listed(values: Sequence[Any], last: str = "and") -> str:
-    """With commas and a last "and"."""
+    """A list of values as text, with commas and a last "and"."""
     texts = [str(value) for value in values]
-    return f" {last} ".join(filter(None, [", ".join(texts[:-1]), *texts[-1:]])) or "none"
+    if not texts:
+        return "none"
+    if len(texts) == 1:
+        return texts[0]
+    return f"{', '.join(texts[:-1])} {last} {texts[-1]}"
 
 
 def share(part: float | None) -> str:
-    """In percent."""
+    """A share as text, in percent."""
     return "-" if part is None else f"{100 * part:.0f} %"
 
 
 def digits(value: float | None, places: int) -> str:
-    """With a fixed number of places."""
+    """A number as text, with a fixed number of places."""
     return "-" if value is None else f"{value:.{places}f}"
 
 
 def bracketed(row: Row, places: int) -> str:
-    """An interval."""
+    """An interval as text."""
     return f"{row['value']:.{places}f} [{row['low']:.{places}f}, {row['high']:.{places}f}]"
 
 
 def medians(rows: Sequence[Row], name: str) -> str:
-    """Of some factors, in percent."""
+    """A column of medians as text, in percent."""
     return f"{listed([f'{row[name]:.1f}' for row in rows])} %"
 
 
 def error_of(case: Row) -> str:
-    """Error and half width of a forecast of OLMo's larger target."""
+    """The error and the half width of a forecast of OLMo's larger target, as text."""
     target = case["targets"][-1]
     half = 50 * (target["high"] - target["low"]) / target["loss"]
     return f"{signed(100 * (target['forecast'] / target['loss'] - 1))} ± {half:.1f} %"
 
 
 def filled(text: str) -> str:
-    """With lines of 120 characters: paragraphs and entries of lists, not tables, pictures and
-    code.
-    """
+    """Wrap paragraphs and entries of lists at 120 characters, not tables, pictures and code."""
 
     def wrapped(match: re.Match[str]) -> str:
         indent = "  " * match[0].startswith("- ")
@@ -150,8 +151,9 @@ def titles_of(numbers: Row) -> dict[str, str]:
 
 
 def drawn_of(cases: Sequence[Row]) -> list[Row]:
-    """One case per ladder, accepted ones first: the cut whose factor is nearest to the one that is
-    drawn.
+    """One case for each ladder, accepted ones first.
+
+    It is the cut whose factor is nearest to ``DRAWN``.
     """
     nearest = dict[str, Row]()
     for case in sorted(cases, key=lambda case: abs(math.log(case["factor"] / DRAWN))):
@@ -160,20 +162,27 @@ def drawn_of(cases: Sequence[Row]) -> list[Row]:
 
 
 def failed(cases: Sequence[Row]) -> list[Row]:
-    """Ladders whose targets lie outside too often, or whose accepted forecasts are too far off, and
-    why.
+    """The ladders whose forecasts fail, and why.
+
+    Their targets lie outside too often, or their accepted forecasts are too far off.
     """
     rows = list[Row]()
     for ladder in sorted({case["ladder"] for case in cases}):
         of_ladder = [case for case in cases if case["ladder"] == ladder]
         covered = float(np.mean([case["covered"] for case in of_ladder]))
         off = max((case["error"] for case in of_ladder if case["accepted"]), default=0.0)
-        why = next(
-            (text for name, text in WHY.items() if ladder.startswith(name)), "It is not known why."
-        )
         if covered < MOST or off > FURTHEST:
-            rows.append({"ladder": ladder, "covered": covered, "off": off, "why": why})
+            row = {"ladder": ladder, "covered": covered, "off": off, "why": why_of(ladder)}
+            rows.append(row)
     return rows
+
+
+def why_of(ladder: str) -> str:
+    """Why forecasts of a ladder fail, by the beginning of its name."""
+    for name, text in WHY.items():
+        if ladder.startswith(name):
+            return text
+    return "It is not known why."
 
 
 def linked(sources: Mapping[str, str]) -> dict[str, str]:
@@ -181,13 +190,10 @@ def linked(sources: Mapping[str, str]) -> dict[str, str]:
     by_repository = dict[str, list[str]]()
     for name, source in sources.items():
         repository = source.replace(",", "").split()[0]
-        links = [
-            f"[{paper}](https://arxiv.org/abs/{paper})"
-            for paper in re.findall(r"\d{4}\.\d{5}", source)
-        ]
-        by_repository.setdefault(f"[{repository}](https://github.com/{repository})", []).extend(
-            (name, *links)
-        )
+        papers = re.findall(r"\d{4}\.\d{5}", source)
+        parts = by_repository.setdefault(f"[{repository}](https://github.com/{repository})", [])
+        parts.append(name)
+        parts += [f"[{paper}](https://arxiv.org/abs/{paper})" for paper in papers]
     return {link: ", ".join(dict.fromkeys(parts)) for link, parts in by_repository.items()}
 
 
@@ -263,7 +269,7 @@ def pictures(numbers: Row, ladders: Row) -> dict[str, str]:
     """SVG by name."""
     titles = titles_of(numbers)
     drawn = drawn_of(ladders["cases"])
-    half = -(-len(drawn) // 2)
+    half = math.ceil(len(drawn) / 2)
     names = {
         target["flops"]: name
         for target, name in zip(ladders["olmo"][0]["targets"], OLMO, strict=True)
@@ -279,9 +285,7 @@ def pictures(numbers: Row, ladders: Row) -> dict[str, str]:
 
 
 def said_of(cases: Sequence[Row]) -> str:
-    """What a picture of ladders shows: how many forecasts were accepted, and how many of those
-    held.
-    """
+    """Say how many forecasts in a picture of ladders were accepted, and how many of them held."""
     taken = [case for case in cases if case["accepted"]]
     if not taken:
         return f"All {len(cases)} forecasts are refused"
@@ -290,8 +294,9 @@ def said_of(cases: Sequence[Row]) -> str:
 
 
 def numbers_of(name: str, part: Row) -> Mapping[str, Any]:
-    """The numbers that the page needs of an input; of the runs of others only OLMo's two
-    targets.
+    """The numbers that the page needs of an input.
+
+    Runs of other people are not among them, but for OLMo's two targets.
     """
     if name == "unseen":
         return {name: _of_unseen(part)}
@@ -301,21 +306,28 @@ def numbers_of(name: str, part: Row) -> Mapping[str, Any]:
         return {name: part["tables"]["source left out"]}
     if name == "own":
         # Every number is in studies/own_ladder.json.
-        measured = [row for row in part["forecasts"] if "measured" in row]
-        return {name: [{key: row[key] for key in SHOWN_OF_OWN} for row in measured]}
+        return {name: _of_own_ladder(part)}
     cases = [_of_ladder(case) for case in part["cases"]]
     olmo = [without(case, "fit") for case in part["olmo"]]
     return {**part, "cases": cases, "olmo": olmo}
 
 
+def _of_own_ladder(part: Row) -> list[Row]:
+    """The forecasts of our own ladder that were measured, in the columns that the page shows."""
+    rows = list[Row]()
+    for forecast in part["forecasts"]:
+        if "measured" in forecast:
+            rows.append({key: forecast[key] for key in SHOWN_OF_OWN})
+    return rows
+
+
 def _of_unseen(part: Row) -> Row:
-    """How many ladders the prior was not learned from, and how far off their accepted forecasts
-    are.
-    """
+    """Count ladders that the prior was not learned from, and measure their accepted forecasts."""
     cases = part["cases"]
     accepted = [case for case in cases if case["accepted"]]
     numbers: dict[str, Any] = {
-        f"{what}s": len({case[what] for case in cases}) for what in ("ladder", "group")
+        "ladders": len({case["ladder"] for case in cases}),
+        "groups": len({case["group"] for case in cases}),
     }
     numbers |= part["over ladders"]
     for what in ("error", "plain"):
@@ -326,8 +338,10 @@ def _of_unseen(part: Row) -> Row:
 
 
 def _of_rates(part: Row) -> Row:
-    """The cases with a goal, those of mixtures of experts, and the other sources whose advised rate
-    diverged.
+    """The numbers of a validation of rate laws that the page shows.
+
+    They are cases with a goal, cases of mixtures of experts, and the other sources whose advised
+    learning rate diverged.
     """
     shown = []
     diverged = []

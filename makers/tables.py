@@ -27,30 +27,39 @@ class HasInterval(Protocol):
 def cell(column: str, value: Any) -> str:
     """A value as text: three digits, shares in percent, ratios with their 95 % interval."""
     percent = "share" in column or column.endswith("alone") or column == "outside operations"
+    unit = " %" if percent else ""
     if isinstance(value, HasInterval):
         interval = value.interval
         text = _number(interval.value, percent)
         if math.isfinite(interval.low):
             text += f" [{_number(interval.low, percent)}, {_number(interval.high, percent)}]"
-        return text + (" %" if percent else "")
+        return text + unit
     if isinstance(value, float):
-        return _number(value, percent) + (" %" if percent else "")
-    return f"{value:,}" if isinstance(value, int) else "" if value is None else str(value)
+        return _number(value, percent) + unit
+    if isinstance(value, int):
+        return f"{value:,}"
+    return "" if value is None else str(value)
 
 
 def _number(value: float, percent: bool) -> str:
+    """A number as text: three digits, in percent two or a whole number."""
     if percent:
         return f"{100 * value:.2g}" if abs(value) < 0.1 else f"{100 * value:.0f}"
     if value != 0 and not 1e-3 <= abs(value) < 1e6:
         return f"{value:.1e}"
-    digits = 0 if value == 0 else max(0, 2 - math.floor(math.log10(abs(value))))
+    if value == 0:
+        return f"{value:,.0f}"
+    digits = max(0, 2 - math.floor(math.log10(abs(value))))
     text = f"{value:,.{digits}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def columns(rows: Sequence[Row]) -> list[str]:
     """The names of all columns, in order."""
-    return list(dict.fromkeys(name for row in rows for name in row))
+    names = dict[str, None]()
+    for row in rows:
+        names |= dict.fromkeys(row)
+    return list(names)
 
 
 def terminal(title: str, rows: Sequence[Row]) -> None:
@@ -66,18 +75,14 @@ def terminal(title: str, rows: Sequence[Row]) -> None:
 def markdown(rows: Sequence[Row]) -> str:
     """A table of Markdown."""
     names = columns(rows)
-    lines = [
-        names,
-        ["---"] * len(names),
-        *([cell(name, row.get(name)) for name in names] for row in rows),
-    ]
+    lines = [names, ["---"] * len(names)]
+    for row in rows:
+        lines.append([cell(name, row.get(name)) for name in names])
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def fill_page(page: Path, texts: Mapping[str, str]) -> None:
-    """Write every text between its marks on a page, ``<!-- made: NAME -->`` and ``<!-- end
-    -->``.
-    """
+    """Write every text between its marks: ``<!-- made: NAME -->`` and ``<!-- end -->``."""
     text = page.read_text(encoding="utf-8")
     for name, content in texts.items():
         begin = f"<!-- made: {name} -->\n"

@@ -80,13 +80,13 @@ def train(
     mend: bool = False,
     begin: int = 0,
 ) -> dict[str, Any]:
-    """The larger run, watched.
+    """Train the larger network, and watch it.
 
     Args:
         plan: of the larger network.
         lr: tuned on the small one.
         check: the folder of the check that says what to expect.
-        page: of the run.
+        page: the path of the page that follows the run.
         wrong: whether the loop gives one rate to all groups.
         mend: whether it stops doing so when the alerts are read.
         begin: the batch to begin with.
@@ -141,25 +141,24 @@ def shell(command: str) -> dict[str, Any]:
     """Run ``nfd ...`` here; returns what was typed and what it printed."""
     from nfd.cli import main as run
 
+    words = [__file__ if word == "watched_run.py" else word for word in shlex.split(command)]
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        code = run(
-            [__file__ if word == "watched_run.py" else word for word in shlex.split(command)[1:]]
-        )
+        code = run(words[1:])
     print(f"$ {command}\n{printed.getvalue()}", flush=True)
     return {"command": command, "printed": printed.getvalue().rstrip(), "code": code}
 
 
 def commands(out: Path, lr: float | None, small: bool) -> dict[str, str]:
     """What is typed before the larger run, by name."""
-    rates, seeds, at = (
-        ("0.004 0.008 0.016", 2, "2 4") if small else ("0.002 0.004 0.008", 3, f"4 8 16 28 {STEPS}")
-    )
+    rates = "0.004 0.008 0.016" if small else "0.002 0.004 0.008"
+    seeds = 2 if small else 3
+    steps = "2 4" if small else f"4 8 16 28 {STEPS}"
     return {
         "transfer": "nfd transfer watched_run.py --optimizer adamw --rules complete-p --lr "
         f"{rates} --widths 64 128 --depths 2 --seeds {seeds} --out {out}/transfer",
         "check": f"nfd check watched_run.py --optimizer adamw --rule complete-p --lr {lr} --widths "
-        f"64 128 --depths 2 4 --seeds 2 --at {at} --out {out}/check",
+        f"64 128 --depths 2 4 --seeds 2 --at {steps} --out {out}/check",
         "plan": "nfd plan watched_run.py --optimizer adamw --rule complete-p "
         f"--width {WIDTH} --depth {DEPTH} --base 64 2 --out {out}/plan",
     }
@@ -190,9 +189,7 @@ def main(out: Path, *, small: bool = False) -> None:
     begin = READ if wrong["alerts"] else 0
     ask("saved", lambda: run(out / "saved.html", begin=begin))
     model = make_model(WIDTH, DEPTH)
-    query = model.get_parameter("blocks.0.query.weight")
-    groups = plan.param_groups(model, lr=lr)
-    factor = next(group["lr_scale"] for group in groups if any(p is query for p in group["params"]))
+    factor = lr_scale_of("blocks.0.query.weight", plan, model, lr)
     setting = {
         "read": READ,
         "width": WIDTH,
@@ -205,16 +202,28 @@ def main(out: Path, *, small: bool = False) -> None:
     write_text(out / "watched-run.md", watched_run_page.page(numbers))
 
 
+def lr_scale_of(name: str, plan: nfd.Plan, model: nn.Module, lr: float) -> float:
+    """The factor of a plan on the learning rate of a parameter."""
+    parameter = model.get_parameter(name)
+    for group in plan.param_groups(model, lr=lr):
+        if any(p is parameter for p in group["params"]):
+            return float(group["lr_scale"])
+    raise ValueError(f"The plan has no group for {name}.")
+
+
 def verdicts(result: Path) -> list[dict[str, Any]]:
-    """Those of a check, by meter, axis and step."""
-    table = json.loads(result.read_text())["table"]
-    return [{name: row[name] for name in ("meter", "axis", "step", "verdict")} for row in table]
+    """The verdicts of a check, by meter, axis and step."""
+    rows = []
+    for row in json.loads(result.read_text())["table"]:
+        rows.append({name: row[name] for name in ("meter", "axis", "step", "verdict")})
+    return rows
 
 
 def best_rate(result: Path) -> float:
-    """The best rate of the smallest network, to two digits."""
+    """The best learning rate of the smallest network, to two digits."""
     table = json.loads(result.read_text())["table"]
-    return float(f"{next(row['value'] for row in table if row['quantity'] == 'best lr'):.2g}")
+    best = next(row["value"] for row in table if row["quantity"] == "best lr")
+    return float(f"{best:.2g}")
 
 
 if __name__ == "__main__":

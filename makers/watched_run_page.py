@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
-Known = Mapping[str, Any]
+Numbers = Mapping[str, Any]
 
 RUNS = {
     "sound": "as planned",
@@ -18,7 +18,7 @@ RUNS = {
     "saved": "the same, begun again once the alert is read",
 }
 
-# The lines that are shown of what was printed, by their beginnings
+# The lines that are shown of what was printed, by their beginnings.
 TRANSFER = r"Use | width| ─| \d|complete-p:"
 PLAN = r" tensor| ─| tokens| blocks\.\*\.(query|out|down)| head"
 WATCH = (
@@ -26,7 +26,7 @@ WATCH = (
 )
 # Columns of the plan that would make the page scroll.
 NARROW = "shape", "why", "epsilon"
-# Steps.
+# Steps at the end of a run over which its training loss is averaged.
 LAST = 8
 # Characters of a line of code that the page shows without scrolling.
 WIDTH = 88
@@ -116,12 +116,14 @@ weights of `plan.apply_` and the batches that are left. Here it paid to begin ag
 """
 
 
-def page(numbers: Known) -> str:
+def page(numbers: Numbers) -> str:
     """The page in Markdown."""
     sound = numbers["sound"]
     wrong = numbers["wrong"]
     return PAGE.format(
-        **{name: asked(numbers[name]["command"]) for name in ("transfer", "check", "plan")},
+        transfer=command_block(numbers["transfer"]["command"]),
+        check=command_block(numbers["check"]["command"]),
+        plan=command_block(numbers["plan"]["command"]),
         transferred=shown(numbers["transfer"]["printed"], TRANSFER),
         planned=shown(numbers["plan"]["printed"], PLAN, NARROW),
         verdicts=verdicts(numbers["verdicts"]),
@@ -135,7 +137,7 @@ def page(numbers: Known) -> str:
     )
 
 
-def verdicts(rows: Sequence[Known]) -> str:
+def verdicts(rows: Sequence[Numbers]) -> str:
     """How many verdicts of a check there are of each kind, and which are against the rule."""
     counts = Counter(row["verdict"] for row in rows)
     counted = ", ".join(f"{count} {word}" for word, count in counts.items())
@@ -144,16 +146,16 @@ def verdicts(rows: Sequence[Known]) -> str:
         for row in rows
         if row["verdict"] in ("COLLAPSES", "GROWS")
     ]
-    against = (
-        f"Against the rule: {'; '.join(faults)}. A watch raises no alert at a fault that its small "
-        "networks have, too."
-        if faults
-        else "None of them is against the rule."
-    )
+    against = "None of them is against the rule."
+    if faults:
+        against = (
+            f"Against the rule: {'; '.join(faults)}. A watch raises no alert at a fault that its "
+            "small networks have, too."
+        )
     return filled(f"Its table has {len(rows)} verdicts: {counted}. {against}")
 
 
-def alert(alerts: Sequence[Known], read: int) -> str:
+def alert(alerts: Sequence[Numbers], read: int) -> str:
     """The first alert, and what leads over to the table of the watch when it is read."""
     if not alerts:
         return "The watch raises no alert here. `print(watch)` at the end:"
@@ -165,48 +167,59 @@ def alert(alerts: Sequence[Known], read: int) -> str:
     )
 
 
-def asked(command: str) -> str:
-    """A command, in lines that begin with an option."""
+def command_block(command: str) -> str:
+    """A command as a block of code, in lines that begin with an option."""
     lines = textwrap.wrap(re.sub(" (?!--)", "\0", command), WIDTH, break_on_hyphens=False)
     return "```bash\n" + " \\\n    ".join(lines).replace("\0", " ") + "\n```"
 
 
 def shown(text: str, lines: str, leave: Sequence[str] = ()) -> str:
-    """The lines that begin with a pattern: a table, of which no two columns are far apart, and
-    sentences, wrapped.
+    """The lines that begin with a pattern: a table without columns to leave, and sentences.
+
+    No two columns of the table are far apart, and sentences are wrapped.
     """
     chosen = [line for line in text.splitlines() if re.match(lines, line)]
     table = [line for line in chosen if re.match(r" \S", line)]
-    columns = [
-        (match[0].strip(), *match.span())
-        for match in re.finditer(r"\S+( \S+)* *", "".join(table[:1]))
-    ]
-    left_out = {i for name, start, end in columns if name in leave for i in range(start, end)}
-    blank = [
-        i in left_out or set(column) <= {" ", "─"}
-        for i, column in enumerate(zip_longest(*table, fillvalue=" "))
-    ]
-    shown_columns = [
-        i for i in range(len(blank)) if i not in left_out and not all(blank[max(i - 2, 0) : i + 1])
-    ]
-    short = {line: "".join(line[i : i + 1] for i in shown_columns).rstrip() for line in table}
-    return "\n".join(short.get(line) or filled(line) for line in chosen)
+    places = shown_places(table, leave)
+    texts = []
+    for line in chosen:
+        narrow = "".join(line[i : i + 1] for i in places).rstrip()
+        is_row = line in table
+        texts.append(narrow if is_row and narrow else filled(line))
+    return "\n".join(texts)
+
+
+def shown_places(table: Sequence[str], leave: Sequence[str]) -> list[int]:
+    """The places of characters that a table keeps: no column of ``leave``, no wide gap."""
+    head = table[0] if table else ""
+    left_out = set[int]()
+    for match in re.finditer(r"\S+( \S+)* *", head):
+        if match[0].strip() in leave:
+            left_out |= set(range(*match.span()))
+    blank = []
+    for i, column in enumerate(zip_longest(*table, fillvalue=" ")):
+        blank.append(i in left_out or set(column) <= {" ", "─"})
+    places = []
+    for i in range(len(blank)):
+        # The third blank in a row, and those after it, are a gap.
+        is_gap = all(blank[max(i - 2, 0) : i + 1])
+        if i not in left_out and not is_gap:
+            places.append(i)
+    return places
 
 
 def filled(text: str) -> str:
-    """In lines that the page shows whole."""
+    """Wrap a text into lines that the page shows whole."""
     return textwrap.fill(text, WIDTH, break_on_hyphens=False, break_long_words=False)
 
 
 def quoted(texts: Sequence[str]) -> str:
-    """As blocks of text."""
+    """Show texts as blocks of text."""
     return "\n\n".join(f"```text\n{filled(text)}\n```" for text in texts)
 
 
-def losses(numbers: Known) -> str:
-    """A row for each run: its steps, the mean loss of the last of them, and the loss on text that
-    was held out.
-    """
+def losses(numbers: Numbers) -> str:
+    """A table of the runs: steps, mean loss of the last steps, loss on text that was held out."""
     rows = [["run", "steps", "last steps, in training", "held out"], ["---"] * 4]
     for name, title in RUNS.items():
         values = numbers[name]["losses"]
@@ -226,16 +239,11 @@ def verdict(held_out: Mapping[str, float]) -> str:
     lost = held_out["wrong"] - held_out["sound"]
     if lost <= 0:
         return f"Here the mistake cost nothing: the run that kept it ends {-lost:.3f} nats lower."
-    shares = {
-        name: 100 * (held_out["wrong"] - held_out[name]) / lost for name in ("mended", "saved")
-    }
-    right = (
-        f"saves {shares['mended']:.0f} % of that"
-        if shares["mended"] > 0
-        else "saves nothing of that"
-    )
+    mended = 100 * (held_out["wrong"] - held_out["mended"]) / lost
+    saved = 100 * (held_out["wrong"] - held_out["saved"]) / lost
+    continuing = f"saves {mended:.0f} % of that" if mended > 0 else "saves nothing of that"
     return filled(
         f"On text that was held out the mistake costs {lost:.3f} nats. Continuing with the right "
-        f"rates {right}: what the first steps did to the stream stays. To begin again saves "
-        f"{shares['saved']:.0f} %."
+        f"rates {continuing}: what the first steps did to the stream stays. To begin again saves "
+        f"{saved:.0f} %."
     )

@@ -1,12 +1,12 @@
-"""One nanoGPT scaled up in five ways: by nothing, a sweep at full size, mup, CompleteP by hand, and
-nfd.
+"""One nanoGPT scaled up in five ways, compared in loss, cost and the mistakes that are caught.
 
-The model (nanogpt.txt) has nanoGPT's architecture in lines of ours: pre-norm, learned positions,
-four heads at every width, no biases; its head is not tied to the embedding, and it starts as
-PyTorch starts its layers. It trains on bytes of Python's library: 60 steps of 256, AdamW, no decay,
-a tenth of warm-up and a linear fall to zero. The loss is that of 4,096 held-out bytes. Small is
-width 32 and depth 2, large is width 128 and depth 8. Each way is a list of edits of that file, made
-by the script and counted as changed lines; a mistake is an edit that was left out.
+The ways are nothing, a sweep at full size, mup, CompleteP by hand, and nfd. The model (nanogpt.txt)
+has nanoGPT's architecture in lines of ours: pre-norm, learned positions, four heads at every width,
+no biases; its head is not tied to the embedding, and it starts as PyTorch starts its layers. It
+trains on bytes of Python's library: 60 steps of 256, AdamW, no decay, a tenth of warm-up and a
+linear fall to zero. The loss is that of 4,096 held-out bytes. Small is width 32 and depth 2, large
+is width 128 and depth 8. Each way is a list of edits of that file, made by the script and counted
+as changed lines; a mistake is an edit that was left out.
 
 Written down before the main run; a pilot of one seed chose the start, the steps and the rates:
 
@@ -43,6 +43,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from difflib import SequenceMatcher
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
@@ -140,9 +141,7 @@ EDITS: dict[str, dict[str, list[tuple[str, str]]]] = {
 }
 APPLIED = "plan.apply_(model, seed)\n"
 LARGER = (APPLIED, APPLIED + "    model.head.weight.data *= (width / 32) ** 0.5\n")
-EDITS["nfd, larger head"] = {
-    "": [*(pair for pairs in EDITS["nfd"].values() for pair in pairs), LARGER]
-}
+EDITS["nfd, larger head"] = {"": [*chain.from_iterable(EDITS["nfd"].values()), LARGER]}
 MISTAKES = [name for name in EDITS["by hand"] if name]
 WORDS = {
     "set_base_shapes": "`set_base_shapes`",
@@ -165,21 +164,20 @@ def edited(way: str, without: str = "-") -> str:
 
 def changed(text: str) -> int:
     """Lines that differ from the unedited file, counted on the side that has more."""
-    blocks = SequenceMatcher(
-        None, NANO.splitlines(), text.splitlines(), autojunk=False
-    ).get_opcodes()
+    matcher = SequenceMatcher(None, NANO.splitlines(), text.splitlines(), autojunk=False)
+    blocks = matcher.get_opcodes()
     return sum(max(b - a, d - c) for kind, a, b, c, d in blocks if kind != "equal")
 
 
 def loaded(way: str, without: str = "-") -> Any:
-    """The module of that file."""
+    """Load the file of a way, all edits made but those of one mistake, as a module."""
     module = ModuleType(f"{way} {without}")
     exec(edited(way, without), vars(module))
     return module
 
 
 def trained(make: Make, size: tuple[int, int], lr: float, seed: int) -> float:
-    """The loss on held-out bytes."""
+    """Train a model of a size; its loss on held-out bytes."""
     model, optimizer = make(*size, lr, seed)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, partial(warmed, steps=STEPS, share=0.1))
     for rows in windows(STEPS, 4):
@@ -190,14 +188,13 @@ def trained(make: Make, size: tuple[int, int], lr: float, seed: int) -> float:
 
 
 def loss_of(model: nn.Module, rows: Tensor) -> Tensor:
-    """Of the next byte."""
-    return functional.cross_entropy(
-        model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten()
-    ).nan_to_num(math.inf)
+    """The loss of the next byte; infinite where it is not a number."""
+    logits = model(rows[:, :-1]).flatten(0, 1)
+    return functional.cross_entropy(logits, rows[:, 1:].flatten()).nan_to_num(math.inf)
 
 
 def stepped(model: nn.Module, optimizer: torch.optim.Optimizer, rows: Tensor) -> None:
-    """One step of training."""
+    """Take one step of training."""
     optimizer.zero_grad()
     torch.autograd.backward(loss_of(model, rows))
     optimizer.step()
@@ -207,9 +204,10 @@ def tuned(make: Make, size: tuple[int, int]) -> dict[str, Any]:
     """The best rate of a size, the losses by rate, and the CPU minutes that it took."""
     begun = time.process_time()
     rates = [lr / 4 for lr in RATES] if size == LARGE else RATES
-    losses = torch.tensor(
-        [[trained(make, size, lr, seed) for seed in SEEDS] for lr in rates], dtype=torch.float64
-    )
+    by_rate = list[list[float]]()
+    for lr in rates:
+        by_rate.append([trained(make, size, lr, seed) for seed in SEEDS])
+    losses = torch.tensor(by_rate, dtype=torch.float64)
     k = int(losses.mean(1).argmin())
     # Fails where the best rate lies at an end.
     low, best, high = losses.mean(1)[k - 1 : k + 2].tolist()
@@ -239,15 +237,12 @@ def coordinates(
             loss_of(model, last)
     x = torch.tensor([math.log(width * depth) for width, depth in sizes], dtype=torch.float64)
     x = (x - x.mean()) / (x - x.mean()).square().sum()
-    powers = {
-        name: mean(torch.stack(own).double().log().view(3, -1) @ x)
-        for name, own in sizes_of_outputs.items()
-    }
-    return {
-        f"{axis}, {name}": str(own)
-        for name, own in powers.items()
-        if own.low > 0.25 or own.high < -0.25
-    }
+    texts = dict[str, str]()
+    for name, sizes_of_output in sizes_of_outputs.items():
+        power = mean(torch.stack(sizes_of_output).double().log().view(3, -1) @ x)
+        if power.low > 0.25 or power.high < -0.25:
+            texts[f"{axis}, {name}"] = str(power)
+    return texts
 
 
 def seen(way: str, mistake: str, lr: float) -> dict[str, str]:
@@ -258,7 +253,9 @@ def seen(way: str, mistake: str, lr: float) -> dict[str, str]:
             wide = coordinates(module.make, WIDER, lr, "width")
         except AssertionError as error:
             return {"set_base_shapes": str(error)}
-        return wide | (coordinates(module.make, DEEPER, lr, "depth") if way == "by hand" else {})
+        if way != "by hand":
+            return wide
+        return wide | coordinates(module.make, DEEPER, lr, "depth")
     pairs = [(rows[:, :-1], rows[:, 1:]) for rows in windows(5, 4)]
     plan = nfd.plan(module.GPT(*LARGE), SMALL, make_model=module.GPT, sample=pairs[0][0])
     words = {f"note {note[:40]}": note for note in plan.notes}
@@ -267,10 +264,8 @@ def seen(way: str, mistake: str, lr: float) -> dict[str, str]:
     for widths, depths in (in_width, in_depth):
         checked = nfd.check(module.GPT, pairs, widths, depths, lr=lr)
         words |= {f"check {suspect}": "" for suspect in checked.suspects}
-        words |= {
-            f"check {fault['axis']} {fault['meter']}": str(fault["verdict"])
-            for fault in checked.faults
-        }
+        for fault in checked.faults:
+            words[f"check {fault['axis']} {fault['meter']}"] = str(fault["verdict"])
     model, optimizer = module.make(*LARGE, lr, 0)
     with warnings.catch_warnings(action="ignore"):
         watch = nfd.Watch(model, plan, pairs[0][0], every=1, seed=0)
@@ -281,7 +276,10 @@ def seen(way: str, mistake: str, lr: float) -> dict[str, str]:
 
 
 def measured(way: str) -> dict[str, Any]:
-    """Rate, losses and what its check says of every mistake; read where it was kept."""
+    """The rate and losses of a way, and what its check says of every mistake.
+
+    They are read where they were kept.
+    """
     path = prepare_directory("build/beside") / f"{way}.json"
     if not path.exists():
         make = loaded(way).make
@@ -289,15 +287,12 @@ def measured(way: str) -> dict[str, Any]:
         numbers = tuned(make, size) | {"lines": changed(edited(way)), "others": {}, "said": {}}
         numbers["new"] = [trained(make, LARGE, numbers["lr"], seed) for seed in NEW]
         if len(EDITS[way]) > 1:
-            numbers["others"] = {
-                k: [trained(make, LARGE, k * numbers["lr"], seed) for seed in NEW[:2]]
-                for k in (0.5, 2)
-            }
-            numbers["said"] = {
-                m: seen(way, m, numbers["lr"])
-                for m in ("-", *MISTAKES)
-                if m == "-" or m in EDITS[way]
-            }
+            for factor in (0.5, 2):
+                lr = factor * numbers["lr"]
+                numbers["others"][factor] = [trained(make, LARGE, lr, seed) for seed in NEW[:2]]
+            mistakes = [mistake for mistake in MISTAKES if mistake in EDITS[way]]
+            for mistake in ("-", *mistakes):
+                numbers["said"][mistake] = seen(way, mistake, numbers["lr"])
         path.write_text(json.dumps(numbers))
     return cast("dict[str, Any]", json.loads(path.read_text()))
 
@@ -333,8 +328,9 @@ def main() -> None:
 
 
 def compared(way: str, numbers: dict[str, Any], sweep: Tensor) -> Row:
-    """The row of a way; its loss, and that minus the loss of the sweep, are added to its
-    numbers.
+    """The row of a way.
+
+    Its loss, and that minus the loss of the sweep, are added to its numbers.
     """
     losses = torch.tensor(numbers["new"])
     loss = mean(losses)
@@ -354,7 +350,9 @@ def word_of(difference: Interval) -> str:
     """Whether a way is as good as the sweep, by the criteria above."""
     if difference.high < NEGLIGIBLE:
         return "as good"
-    return "worse" if difference.low > NEGLIGIBLE else "undecided"
+    if difference.low > NEGLIGIBLE:
+        return "worse"
+    return "undecided"
 
 
 def drawn(numbers: dict[str, Any]) -> Any:
@@ -364,9 +362,8 @@ def drawn(numbers: dict[str, Any]) -> Any:
     )
     x = alt.X("seconds:Q", scale=alt.Scale(type="log", domain=[2.5, 60], nice=False), axis=axis)
     y = alt.Y("value:Q", scale=alt.Scale(zero=False), title="final loss")
-    base = chart(
-        [{"way": way, **of_way, **of_way["loss"]} for way, of_way in numbers.items()]
-    ).encode(x=x, y=y)
+    points = [{"way": way, **of_way, **of_way["loss"]} for way, of_way in numbers.items()]
+    base = chart(points).encode(x=x, y=y)
     bars = base.mark_rule(strokeWidth=1.5, color=INK).encode(
         y=alt.Y("low:Q", title="final loss"), y2="high:Q"
     )

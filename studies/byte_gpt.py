@@ -1,9 +1,8 @@
-"""GPTs on bytes that differ in the rate alone, trained at once: one stacked network of batched
-products, in 32 bits.
+"""GPTs on bytes that differ only in the learning rate, trained at once.
 
-AdamW: decay of 0.1, clipping at 1, a tenth of warmup, then a linear fall to zero. The bytes are
-those of Python's own library, of which every sixteenth file is held out. The loss is that of 512
-windows of 64 held-out bytes.
+They are one stacked network of batched products, in 32 bits. AdamW: decay of 0.1, clipping at 1, a
+tenth of warmup, then a linear fall to zero. The bytes are those of Python's own library, of which
+every sixteenth file is held out. The loss is that of 512 windows of 64 held-out bytes.
 """
 
 from __future__ import annotations
@@ -28,24 +27,26 @@ LEFT_OUT = {"test", "tests", "idle_test", "site-packages", "encodings"}
 
 @dataclass(frozen=True)
 class Cell:
-    """Runs that differ in the rate alone."""
+    """Training runs that differ only in the learning rate.
+
+    ``part`` says what they are trained for.
+    """
 
     width: int
     depth: int
     tokens: int
     batch: int
     rates: tuple[float, ...]
-    # Or what else it is trained for.
     part: str = "ladder"
 
     @property
     def parameters(self) -> int:
-        """Those that multiply: with the head, without the embeddings of bytes and positions."""
+        """The parameters that multiply: with the head, without both embeddings."""
         return sum(math.prod(shape) for shape, _ in self.shapes[2:])
 
     @property
     def shapes(self) -> list[tuple[tuple[int, int], float]]:
-        """Of the matrices, and the deviation of their entries at the start."""
+        """The shapes of the matrices, and the deviation of their initial entries."""
         w = self.width
         usual = self.width**-0.5
         small = usual / math.sqrt(2 * self.depth)
@@ -56,38 +57,38 @@ class Cell:
     def start(self) -> Tensor:
         """All weights of a run as one row."""
         stream = torch.Generator().manual_seed(0)
-        return torch.cat(
-            [torch.randn(math.prod(shape), generator=stream) * std for shape, std in self.shapes]
-        )
+        parts = []
+        for shape, std in self.shapes:
+            parts.append(torch.randn(math.prod(shape), generator=stream) * std)
+        return torch.cat(parts)
 
     def logits(self, weights: Tensor, ids: Tensor) -> Tensor:
-        """Of the next, ``[runs, batch * length, 256]``, for weights ``[runs, all]`` and bytes
-        ``[batch, length]``.
+        """Logits of the next byte, ``[runs, batch * length, 256]``.
+
+        Args:
+            weights: of all runs, ``[runs, all]``.
+            ids: bytes ``[batch, length]``.
         """
         runs = len(weights)
         batch = len(ids)
         w = self.width
-        parts = weights.split_with_sizes([math.prod(shape) for shape, _ in self.shapes], 1)
-        of = [part.view(runs, *shape) for part, (shape, _) in zip(parts, self.shapes, strict=True)]
+        shapes = [shape for shape, _ in self.shapes]
+        parts = weights.split_with_sizes([math.prod(shape) for shape in shapes], 1)
+        matrices = [part.view(runs, *shape) for part, shape in zip(parts, shapes, strict=True)]
         places = ids.flatten() + BYTES * torch.arange(runs)[:, None]
-        h = (
-            functional.embedding(places, of[0].reshape(-1, w)).view(runs, batch, LENGTH, w)
-            + of[1][:, None]
-        )
+        embedded = functional.embedding(places, matrices[0].reshape(-1, w))
+        h = embedded.view(runs, batch, LENGTH, w) + matrices[1][:, None]
         h = h.flatten(1, 2)
         for layer in range(self.depth):
-            into, out, up, down = of[2 + 4 * layer : 6 + 4 * layer]
-            mixed = torch.bmm(functional.layer_norm(h, (w,)), into).view(
-                runs * batch, LENGTH, 3, -1, HEAD
-            )
-            q, k, v = mixed.permute(2, 0, 3, 1, 4)
+            into, out, up, down = matrices[2 + 4 * layer : 6 + 4 * layer]
+            mixed = torch.bmm(functional.layer_norm(h, (w,)), into)
+            heads = mixed.view(runs * batch, LENGTH, 3, -1, HEAD)
+            q, k, v = heads.permute(2, 0, 3, 1, 4)
             attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
             h = h + torch.bmm(attended.transpose(1, 2).reshape(h.shape), out)
-            bent = functional.gelu(
-                torch.bmm(functional.layer_norm(h, (w,)), up), approximate="tanh"
-            )
-            h = h + torch.bmm(bent, down)
-        return torch.bmm(functional.layer_norm(h, (w,)), of[-1])
+            raised = torch.bmm(functional.layer_norm(h, (w,)), up)
+            h = h + torch.bmm(functional.gelu(raised, approximate="tanh"), down)
+        return torch.bmm(functional.layer_norm(h, (w,)), matrices[-1])
 
     def losses(self, weights: Tensor, rows: Tensor) -> Tensor:
         """Mean losses ``[runs]`` on windows ``[batch, length + 1]``."""
@@ -128,13 +129,15 @@ def corpus() -> tuple[Tensor, Tensor]:
     files = sorted(
         path for path in folder.rglob("*.py") if not LEFT_OUT & {*path.relative_to(folder).parts}
     )
-    texts = [path.read_bytes() for path in files]
-    sides = (
-        b"".join(text for k, text in enumerate(texts) if (k % 16 == 8) == held)
-        for held in (False, True)
+    train = bytearray()
+    held_out = bytearray()
+    for k, path in enumerate(files):
+        side = held_out if k % 16 == 8 else train
+        side += path.read_bytes()
+    return (
+        torch.frombuffer(train, dtype=torch.uint8),
+        torch.frombuffer(held_out, dtype=torch.uint8),
     )
-    train, held_out = (torch.frombuffer(bytearray(side), dtype=torch.uint8) for side in sides)
-    return train, held_out
 
 
 def windows(steps: int, count: int) -> Iterator[Tensor]:

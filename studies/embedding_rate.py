@@ -134,15 +134,12 @@ class Block(nn.Module):
         self.down = nn.Linear(2 * width, width, bias=False)
 
     def forward(self, h: Tensor) -> Tensor:
-        q, k, v = (
-            x.unflatten(-1, (-1, HEAD)).transpose(1, 2)
-            for x in self.qkv(self.norm1(h)).chunk(3, -1)
-        )
+        parts = self.qkv(self.norm1(h)).chunk(3, -1)
+        q, k, v = (part.unflatten(-1, (-1, HEAD)).transpose(1, 2) for part in parts)
         attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         h = h + cast(Tensor, self.out(attended.transpose(1, 2).flatten(2)))
-        return h + cast(
-            Tensor, self.down(functional.gelu(self.up(self.norm2(h)), approximate="tanh"))
-        )
+        bent = functional.gelu(self.up(self.norm2(h)), approximate="tanh")
+        return h + cast(Tensor, self.down(bent))
 
 
 class GPT(nn.Module):
@@ -204,7 +201,9 @@ def compared(ours: Any, mups: Any, progress: float) -> tuple[str, Interval]:
     limit = NEGLIGIBLE * progress
     if cost.high < limit:
         return "equals", cost
-    return "lacks" if cost.low > limit else "undecided", cost
+    if cost.low > limit:
+        return "lacks", cost
+    return "undecided", cost
 
 
 def explains(with_it: str, without: str) -> str:

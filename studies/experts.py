@@ -1,5 +1,4 @@
-"""The best learning rate of experts against their number E and the number k of them that a token
-uses.
+"""Measure the best learning rate of experts against their number E and the k that a token uses.
 
 Question: a token of a mixture reaches k of E experts, so that each sees k/E of the tokens.
 Published practice keeps the rate of experts, or multiplies it by (k/E)^1/2, as for a batch that is
@@ -60,8 +59,9 @@ BALANCE = 0.01
 
 
 class Mixture(nn.Module):
-    """A norm, a router, and stacked experts, of which each token adds up ``top_k`` with weights
-    that sum to one.
+    """A norm, a router, and stacked experts.
+
+    Each token adds up ``top_k`` of them, with weights that sum to one.
     """
 
     def __init__(self, width: int, experts: int, top_k: int, hidden: int = 32) -> None:
@@ -91,8 +91,9 @@ class Mixture(nn.Module):
 
 
 class Model(nn.Module):
-    """Two embeddings, of the last token and of that before it, mixtures, and a head; returns logits
-    and balance.
+    """Two embeddings, of the last token and of the one before it, mixtures, and a head.
+
+    It returns logits and the balance.
     """
 
     def __init__(self, width: int, depth: int, experts: int = 16, top_k: int = 2) -> None:
@@ -107,22 +108,21 @@ class Model(nn.Module):
         h = self.last(ids[:, 1:]) + self.before(ids[:, :-1])
         for block in self.blocks:
             h = block(h)
-        return self.head(self.norm(h)), torch.stack(
-            [cast("Mixture", block).balance for block in self.blocks]
-        ).mean()
+        balances = [cast("Mixture", block).balance for block in self.blocks]
+        return self.head(self.norm(h)), torch.stack(balances).mean()
 
 
 def loss(output: tuple[Tensor, Tensor], targets: Tensor) -> Tensor:
-    """Cross-entropy, and in training the balance over its weight."""
+    """Cross-entropy, with the gradient of the balance but not its value."""
     logits, balance = output
-    return nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten()) + BALANCE * (
-        balance - balance.detach()
-    )
+    cross_entropy = nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+    return cross_entropy + BALANCE * (balance - balance.detach())
 
 
 def batches(count: int, seed: int) -> list[tuple[Tensor, Tensor]]:
-    """Texts of a chain of order two: what follows depends on the last token and on the kinds of the
-    last two.
+    """Texts of a Markov chain of order two.
+
+    What follows depends on the last token and on the kinds of the last two.
     """
     fixed = torch.Generator().manual_seed(0)
     draws = torch.Generator().manual_seed(seed)
@@ -139,30 +139,30 @@ def batches(count: int, seed: int) -> list[tuple[Tensor, Tensor]]:
 
 
 def of_experts(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-    """AdamW that takes the swept rate for stacked tensors alone."""
+    """Make AdamW that takes the swept learning rate only for stacked tensors."""
     parts = []
     for group in groups:
-        for stacked in (True, False):
-            tensors = [p for p in group["params"] if (p.dim() == 3) is stacked]
-            parts += (
-                [group | {"params": tensors, "lr": group["lr"] if stacked else REST}]
-                if tensors
-                else []
-            )
+        stacked = [p for p in group["params"] if p.dim() == 3]
+        rest = [p for p in group["params"] if p.dim() != 3]
+        if stacked:
+            parts.append(group | {"params": stacked})
+        if rest:
+            parts.append(group | {"params": rest, "lr": REST})
     return torch.optim.AdamW(parts, betas=(0.9, 0.95))
 
 
 def losses(cell: Any, rate: float) -> Any:
-    """The losses of the seeds at a rate, linear in the logarithm of the rate between those of the
-    grid.
-    """
+    """The losses of the seeds at a rate, linear in its logarithm between rates of the grid."""
     whole = np.where(np.isfinite(cell.scores), cell.scores, math.log(VOCABULARY))
     return np.array([np.interp(math.log2(rate), cell.log2_eta, of_seed) for of_seed in whole])
 
 
 def by_parabola(against: Any) -> Any:
-    """The exponent of the rate, of the vertices of the parabolas of each seed through the three
-    rates about the lowest mean; its interval is over seeds alone."""
+    """The exponent of the best learning rate, from the vertices of parabolas.
+
+    Each seed has a parabola through the three rates about the lowest mean. The interval is only
+    over seeds.
+    """
     logs = np.log2(against.values)
     vertices = list[Any]()
     for cell in against.cells.values():
@@ -199,13 +199,12 @@ def main() -> None:
         numbers[name] = {"exponent": answer.drift("standard", name).limits, "table": against.table}
         numbers[name]["exponent by parabola"] = by_parabola(against)
         for value in against.values:
-            best[(int(value), 2) if name == "experts" else (16, int(value))] = against.cells[
-                (64, 2), value
-            ]
+            size = (int(value), 2) if name == "experts" else (16, int(value))
+            best[size] = against.cells[(64, 2), value]
     tuned = best[8, 2].rate().value
     numbers["cost"] = []
     for (experts, k), cell in best.items():
-        least = min(float(losses(cell, 2.0**rate).mean()) for rate in cell.log2_eta)
+        least = min(float(losses(cell, 2.0**log_rate).mean()) for log_rate in cell.log2_eta)
         none = losses(cell, tuned)
         root = losses(cell, tuned * (k / experts * 4) ** 0.5)
         row = {"experts": experts, "top_k": k, "progress": math.log(VOCABULARY) - least}

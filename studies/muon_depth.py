@@ -1,9 +1,8 @@
-"""Branches of 1/L or of 1/sqrt(L) under Muon, in blocks of two layers and in a GPT, at depths 4 to
-64.
+"""Compare branches of 1/L and of 1/sqrt(L) under Muon, at depths 4 to 64.
 
-Question: CompleteP and the spectral condition (arXiv 2603.00541) multiply branches by 1/L. HyperP
-(arXiv 2603.28743) multiplies them, and its rates, by 1/sqrt(L). Which power keeps Muon's best rate,
-and which trains better?
+They are in blocks of two layers and in a GPT. Question: CompleteP and the spectral condition (arXiv
+2603.00541) multiply branches by 1/L. HyperP (arXiv 2603.28743) multiplies them, and its rates, by
+1/sqrt(L). Which power keeps Muon's best rate, and which trains better?
 
 Setting: base depth 4, where the two rules are one network, and width 32. ``mlp``: pre-norm blocks
 of two layers on digits. ``gpt``: pre-norm attention and MLP on bytes of Python's own library. 60
@@ -39,6 +38,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +122,7 @@ class GPT(nn.Module):
 
 
 def task(name: str) -> nfd.Task:
-    """Digits or bytes, and those that judge."""
+    """The task of a model: batches of digits or bytes, and held-out ones."""
     data = digits()
     test = held_out()[0]
     if name == "mlp":
@@ -148,43 +148,35 @@ def power_of_depth(answer: nfd.Transfer) -> str:
     """The power of L, by the criteria above."""
     apart = worse(answer, [*answer.of("complete-p").cells][-1])
     behind = {"complete-p": apart.high < 0, "depth-mup": apart.low > 0}
-    drifts = {rule: answer.drift(rule, "depth") for rule in POWERS}
-    keeps = {rule: drift.low > -MARGIN and drift.high < MARGIN for rule, drift in drifts.items()}
-    fails = {
-        rule: drift.low > MARGIN or drift.high < -MARGIN or behind[rule]
-        for rule, drift in drifts.items()
-    }
+    keeps = dict[str, bool]()
+    fails = dict[str, bool]()
+    for rule in POWERS:
+        drift = answer.drift(rule, "depth")
+        keeps[rule] = drift.low > -MARGIN and drift.high < MARGIN
+        fails[rule] = drift.low > MARGIN or drift.high < -MARGIN or behind[rule]
     for rule, other in (("complete-p", "depth-mup"), ("depth-mup", "complete-p")):
         if keeps[rule] and not behind[rule] and fails[other]:
             return POWERS[rule]
-    return "either" if all(keeps.values()) and not any(behind.values()) else "undecided"
+    if all(keeps.values()) and not any(behind.values()):
+        return "either"
+    return "undecided"
 
 
 def finer(family: nfd.Family, given: nfd.Task, sweep: nfd.Sweep) -> nfd.Transfer:
     """The answer of all rates that are stored and those between, at every depth."""
-    new = [
-        (rule, L, seed, lr)
-        for rule in POWERS
-        for L in DEPTHS
-        for seed in range(SEEDS)
-        for lr in BETWEEN
-    ]
-    sweep.run([nfd.Trial(family.under(rule), given, WIDTH, *place) for rule, *place in new])
-    runs = [
-        run
-        for run in sweep.store.records()
-        if not run.config["observe"] and run.config["seed"] < SEEDS
-    ]
-    columns = ("rule", "width", "depth", "seed", "lr")
-    rows = [
-        {key: run.config[key] for key in columns} | {"loss": run.metrics["test_loss"]}
-        for run in runs
-    ]
+    places = product(POWERS, DEPTHS, range(SEEDS), BETWEEN)
+    sweep.run([nfd.Trial(family.under(rule), given, WIDTH, *place) for rule, *place in places])
+    rows = list[dict[str, Any]]()
+    for run in sweep.store.records():
+        if run.config["observe"] or run.config["seed"] >= SEEDS:
+            continue
+        row = {key: run.config[key] for key in ("rule", "width", "depth", "seed", "lr")}
+        rows.append(row | {"loss": run.metrics["test_loss"]})
     return nfd.fit_transfer(rows, guess=math.log(BYTES))
 
 
 def measured(name: str) -> dict[str, Any]:
-    """Train, and return what the page tells of one model."""
+    """Train one model, and return what the page says of it."""
     family = nfd.Family(
         {"mlp": MLP, "gpt": GPT}[name], (WIDTH, DEPTHS[0]), "complete-p", "muon", name=name
     )

@@ -1,5 +1,4 @@
-"""Our own ladder: a GPT on bytes, forecast in loss and rate, then trained 16 times as large and 16
-times as long.
+"""Forecast loss and learning rate of a GPT on bytes, then train it 16 times as large and as long.
 
     python -m studies.own_ladder
 
@@ -29,6 +28,7 @@ import platform
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -50,7 +50,7 @@ BATCHES = (512, 1024, 2048)
 # Factors of the advised rate.
 AROUND = ((1.0,), (0.5, 2.0))
 PLACE = COLUMNS[1:6]
-# Parameters stand for both.
+# Parameters stand for width and depth.
 SHAPE = {"width": None, "depth": None}
 OF_ALL_BATCHES = ((16, 2), (32, 2), (48, 2), (24, 4))
 # The runs that the laws named when they refused: widths, log2 of the tokens and of the lowest of
@@ -66,13 +66,10 @@ def rates(width: int) -> tuple[float, ...]:
 
 def ladder() -> list[Cell]:
     """The cells of the design, the cheapest first."""
-    cells = [
-        Cell(*shape, tokens, batch, rates(shape[0]))
-        for shape in SHAPES
-        for tokens in LENGTHS
-        for batch in BATCHES
-        if batch < BATCHES[2] or shape in OF_ALL_BATCHES
-    ]
+    cells = list[Cell]()
+    for shape, tokens, batch in product(SHAPES, LENGTHS, BATCHES):
+        if batch < BATCHES[2] or shape in OF_ALL_BATCHES:
+            cells.append(Cell(*shape, tokens, batch, rates(shape[0])))
     for width, tokens, low in ASKED:
         three = tuple(2.0**k for k in range(low, low + 3))
         cells.append(Cell(width, 2, 2**tokens, BATCHES[0], three, "asked for"))
@@ -194,21 +191,21 @@ def compare(answer: Row, measured: Sequence[Row]) -> Row:
     """Add what was measured to forecasts: the best run, and what the advised rate lost to it."""
     for row in answer["forecasts"]:
         place = ["target", *(row[name] for name in PLACE)]
-        runs = sorted(
-            [run["lr"], run["loss"]]
-            for run in measured
-            if [run[name] for name in COLUMNS[:6]] == place
-        )
+        loss_by_rate = dict[float, float]()
+        for run in measured:
+            if [run[name] for name in COLUMNS[:6]] == place:
+                loss_by_rate[run["lr"]] = run["loss"]
+        runs = [list(pair) for pair in sorted(loss_by_rate.items())]
         if runs:
             rate, best = min(runs, key=lambda run: run[1])
             row |= {"runs": runs, "measured": best, "measured rate": rate}
-            row |= {"measured excess": dict(runs)[row["advised"]] / best - 1}
+            row |= {"measured excess": loss_by_rate[row["advised"]] / best - 1}
             for limits in row["losses"].values():
                 limits |= {
                     "error": limits["value"] / best - 1,
                     "inside": limits["low"] <= best <= limits["high"],
                 }
-            # The ladder as designed.
+            # The row has the errors of the law of the ladder as designed.
             row |= {name: row["losses"]["all shapes"][name] for name in ("error", "inside")}
     return answer
 

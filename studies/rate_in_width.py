@@ -49,6 +49,7 @@ import json
 import math
 import sys
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, cast
 
@@ -76,7 +77,7 @@ PLACES = torch.tensor([-2.0, -1.0, 0.0, 1.0, 2.0], dtype=torch.float64)
 _CUBIC = torch.linalg.pinv(torch.stack([PLACES**k for k in range(4)], 1))
 _FINE = torch.linspace(-2, 2, 4001, dtype=torch.float64)
 
-# by name the middle rate, the step in doublings, the number of steps, and seeds by width
+# By name the middle rate, the step in doublings, the number of steps, and seeds by width.
 CASES: dict[str, tuple[float, float, int, dict[int, int]]] = {
     "linear-1": (
         4.5,
@@ -119,9 +120,7 @@ CASES: dict[str, tuple[float, float, int, dict[int, int]]] = {
 
 
 class Residual(nn.Module):
-    """The residual network of depth-muP as a module, with entries of the sizes of
-    ``nfd.ResNet``.
-    """
+    """The residual network of depth-muP as a module, initialised as ``nfd.ResNet`` is."""
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
@@ -172,9 +171,8 @@ def swept(name: str, sweep: nfd.Sweep) -> dict[int, Tensor]:
     for n, count in seeds.items():
         kind: Any = "dense" if n <= dense else "structured"
         trials = [
-            nfd.Trial(family, task, n, DEPTH, s, lr, weights=kind)
-            for s in range(count)
-            for lr in rates
+            nfd.Trial(family, task, n, DEPTH, seed, lr, weights=kind)
+            for seed, lr in product(range(count), rates)
         ]
         losses = [record.metrics["test_loss"] for record in sweep.run(trials, f"{name}, width {n}")]
         losses_of[n] = torch.tensor(losses, dtype=torch.float64).clamp_max(WORST).view(count, -1)
@@ -188,8 +186,9 @@ def curve(losses: Tensor, places: Tensor) -> Tensor:
 
 
 def best(losses: Tensor) -> Tensor:
-    """Where the cubic is lowest, in steps of the grid, at most its end: the vertex of the parabola
-    at a fine grid.
+    """Where the cubic is lowest, in steps of the grid, at most its end.
+
+    It is the vertex of a parabola through the lowest places of a fine grid.
     """
     curves = curve(losses, _FINE)
     k = curves.argmin(-1).clamp(1, len(_FINE) - 2)[..., None]
@@ -202,26 +201,23 @@ def power(widths: Tensor, places: Tensor, errors: Tensor) -> Tensor:
     """p of ``places = limit + c widths^-p``, weighted least squares."""
 
     def misfit(log_p: float) -> float:
-        design = (
-            torch.stack([torch.ones_like(widths), (widths / widths[0]) ** -math.exp(log_p)], 1)
-            / errors[:, None]
-        )
-        residuals = (
-            design @ torch.linalg.lstsq(design, (places / errors)[:, None]).solution[:, 0]
-            - places / errors
-        )
-        return float(residuals.square().sum())
+        powers = (widths / widths[0]) ** -math.exp(log_p)
+        design = torch.stack([torch.ones_like(widths), powers], 1) / errors[:, None]
+        wanted = places / errors
+        numbers = torch.linalg.lstsq(design, wanted[:, None]).solution[:, 0]
+        return float((design @ numbers - wanted).square().sum())
 
     ends = [math.log(limit) for limit in LIMITS]
-    return torch.tensor(
-        math.exp(minimize_scalar(misfit, bounds=ends, method="bounded").x), dtype=torch.float64
-    )
+    log_p = minimize_scalar(misfit, bounds=ends, method="bounded").x
+    return torch.tensor(math.exp(log_p), dtype=torch.float64)
 
 
 def word(p: Interval) -> str:
     """What an exponent says of the bound, by the criteria above."""
-    if p.low > 0.5 or p.high < 0.5:
-        return "faster than the bound" if p.low > 0.5 else "slower than the bound"
+    if p.low > 0.5:
+        return "faster than the bound"
+    if p.high < 0.5:
+        return "slower than the bound"
     return "as the bound" if p.high < 1 else "undecided"
 
 
@@ -275,11 +271,13 @@ def of_networks(best_rates: dict[int, Tensor]) -> dict[str, Any]:
 
     def slopes(*places: Tensor) -> Tensor:
         spread = {n: x.std() for n, x in zip(widths, places, strict=True)}
-        whole, below, above = (
-            -log_slope(part, torch.stack([spread[n] for n in part]))
-            for part in (widths, narrow, wide)
-        )
-        return torch.stack([whole, below, above, above - below])
+
+        def power_of(part: list[int]) -> Tensor:
+            return -log_slope(part, torch.stack([spread[n] for n in part]))
+
+        below = power_of(narrow)
+        above = power_of(wide)
+        return torch.stack([power_of(widths), below, above, above - below])
 
     whole, below, above, turn = intervals(slopes, *best_rates.values())
     return {
@@ -301,8 +299,9 @@ def change_of(turn: Interval) -> str:
 
 
 def every_network_alike(best_rates: dict[int, Tensor]) -> Interval:
-    """The power of the distances of single networks from the mean of their width, every network
-    alike.
+    """The power of the distances of single networks from the mean of their width.
+
+    Every network counts alike.
     """
     distances = list[Tensor]()
     log_widths = list[Tensor]()
@@ -326,9 +325,7 @@ def cost_in_widest(widest: Tensor, places: Tensor) -> Tensor:
 
 
 def main() -> None:
-    """Train what is missing of the cases that are named, or of all, and write what was found beside
-    the others.
-    """
+    """Train what is missing of the cases that are named, or of all, and add their numbers."""
     path = Path(__file__).parent / "rate_in_width.json"
     for name in sys.argv[1:] or CASES:
         with nfd.Sweep(f"build/rate_in_width/{name}") as sweep:

@@ -1,5 +1,4 @@
-"""Which limit is whose? Definition 1, Eq. 5 and the two kinds of feedback compared at several
-depths, as a page.
+"""Compare Definition 1, Eq. 5 and the two kinds of feedback at several depths, as a page.
 
     python -m studies.two_limits
 
@@ -31,8 +30,8 @@ from nfd.paper.two_limits import (
 
 PAGE = Path(__file__).with_suffix(".md")
 FEEDBACKS: tuple[Feedback, ...] = ("shared", "independent")
-# And as many solutions of Definition 1 as networks.
 WIDTH = 4096
+# Networks, and as many solutions of Definition 1.
 NETWORKS = 24
 PARTICLES = 8192
 
@@ -105,8 +104,8 @@ def difference(
 ) -> tuple[float, float, float]:
     """Size of a difference beyond noise, the noise, and the difference in standard errors.
 
-    Of two groups of networks, of two extrapolations ``2 f - f'`` of independent groups, or of
-    paired differences.
+    It is the difference of two groups of networks, or of two extrapolations ``2 f - f'`` of
+    independent groups; a single group is of paired differences.
     """
     terms = weighted(first, 1.0) + ([] if second is None else weighted(second, -1.0))
     mean = sum((c * group.mean(0) for c, group in terms), torch.zeros(()))
@@ -117,10 +116,10 @@ def difference(
 
 
 def weighted(group: Tensor | Pair, sign: float) -> list[tuple[float, Tensor]]:
-    """Terms of a sum."""
-    return (
-        [(sign, group)] if isinstance(group, Tensor) else [(2 * sign, group[0]), (-sign, group[1])]
-    )
+    """The terms of a group, or of an extrapolation, in a sum: factors and groups."""
+    if isinstance(group, Tensor):
+        return [(sign, group)]
+    return [(2 * sign, group[0]), (-sign, group[1])]
 
 
 def initialisation(x: Tensor, n: int, count: int) -> str:
@@ -154,8 +153,9 @@ def table(head: Sequence[str], rows: Mapping[str, Sequence[str]]) -> str:
 def errors_in_width(
     x: Tensor, name: Activation, L: int, seed: int, widths: Sequence[int]
 ) -> Tensor:
-    """Mean squares [2, widths] of ``h_L.h_L / n`` and ``g_0.g_0 / n`` minus their limits at the
-    same depth.
+    """Mean squares [2, widths] of what ``h_L.h_L / n`` and ``g_0.g_0 / n`` lack to their limits.
+
+    The limits are those of the same depth.
     """
     C, P = moments(x, name, L)
     errors = []
@@ -211,9 +211,7 @@ def convergence(x: Tensor, y: Tensor, width: int, count: int) -> str:
 
 
 def commutation(x: Tensor, y: Tensor, width: int, count: int, many: int) -> str:
-    """Mean outputs extrapolated to infinity by width first, by depth first, and jointly,
-    compared.
-    """
+    """Compare mean outputs extrapolated by width first, by depth first, and jointly."""
     n = max(8, width // 32)
     L = 8
     lines = ["| feedback | depth first - width first | joint - width first |", "|---|---|---|"]

@@ -1,5 +1,6 @@
-"""As which power of the depth L does the standard network part from the decoupled one? Tables of
-docs/two-limits.md.
+"""Measure as which power of the depth L the standard network parts from the decoupled one.
+
+The tables are those of docs/two-limits.md.
 
 Later versions of the paper say that the coupling of both passes adds up to nothing as L grows, so
 that both networks differ by O(1/L) at most. We derive a difference of order one. Which is it?
@@ -38,6 +39,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, cast
 
@@ -73,15 +75,13 @@ class Case:
 
     @property
     def name(self) -> str:
-        return f"{self.activation}, {self.horizon:g}" + (
-            ", cross-entropy" if self.outputs > 1 else ""
-        )
+        loss = ", cross-entropy" if self.outputs > 1 else ""
+        return f"{self.activation}, {self.horizon:g}{loss}"
 
     @property
     def eta_c(self) -> float:
-        return 1 / (
-            3 * float(self.kernel(torch.ones(1, 4, dtype=torch.float64), "independent-feedback"))
-        )
+        ones = torch.ones(1, 4, dtype=torch.float64)
+        return 1 / (3 * float(self.kernel(ones, "independent-feedback")))
 
     def kernel(self, x: Tensor, kind: Any, depth: float = math.inf) -> Tensor:
         """What a small step moves at infinite width."""
@@ -109,25 +109,28 @@ class Case:
 
 MAIN = Case(depths=(4, 8, 16, 32, 64, 128, 256, 512), width=256)
 _NAMES: tuple[Activation, ...] = ("relu", "gelu", "tanh", "erf", "identity")
-GRID = (*(Case(name, T) for name in _NAMES for T in (0.5, 1.0, 2.0)), Case(outputs=10))
+GRID = (*(Case(*case) for case in product(_NAMES, (0.5, 1.0, 2.0))), Case(outputs=10))
 
 
 def exact(case: Case) -> Tensor:
     """The RMS [depths] of the difference after one small step at infinite width."""
     x = digits().inputs.double()[[0, *range(LOOKS[-1], LOOKS[-1] + PROBES)]]
-    gaps = (
-        case.kernel(x, "ntk", L) - case.kernel(x, "independent-feedback", L) for L in case.depths
-    )
-    return case.eta_c * torch.stack([gap[0, 1:].square().mean().sqrt() for gap in gaps])
+    sizes = list[Tensor]()
+    for L in case.depths:
+        gap = case.kernel(x, "ntk", L) - case.kernel(x, "independent-feedback", L)
+        sizes.append(gap[0, 1:].square().mean().sqrt())
+    return case.eta_c * torch.stack(sizes)
 
 
 def apart(case: Case, seed: int) -> Tensor:
     """Standard minus decoupled [depths, looks, probes * outputs]."""
-    kinds = (
-        [changes(case, case.network(L, feedback=kind, seed=seed)) for L in case.depths]
-        for kind in FEEDBACKS
-    )
-    return torch.sub(*map(torch.stack, kinds))
+    differences = list[Tensor]()
+    for L in case.depths:
+        standard, decoupled = (
+            changes(case, case.network(L, feedback=kind, seed=seed)) for kind in FEEDBACKS
+        )
+        differences.append(standard - decoupled)
+    return torch.stack(differences)
 
 
 def changes(case: Case, net: ResNet) -> Tensor:
@@ -152,8 +155,9 @@ def changes(case: Case, net: ResNet) -> Tensor:
 
 
 def coupling(case: Case, L: int, seed: int) -> Tensor:
-    """The mean over layers of what the initial matrices answer along g, over the rate, after one
-    step on one digit.
+    """The mean over layers of what initial matrices answer along g, over the learning rate.
+
+    It is measured after one step on one digit.
     """
     x = digits().inputs[:1].float()
     rate = 0.01
@@ -174,7 +178,7 @@ def coupling(case: Case, L: int, seed: int) -> Tensor:
 
 
 def counted(L: int) -> tuple[float, float]:
-    """The same for relu at T = 1 and infinite width, by us and by Appendix F."""
+    """The coupling of relu at T = 1 and infinite width, by us and by Appendix F."""
     tau = 1 / L
     D = 1.0
     ours = 0.0
@@ -188,8 +192,9 @@ def counted(L: int) -> tuple[float, float]:
 
 
 def size_and_power(depths: Sequence[int], differences: Tensor) -> dict[str, Any]:
-    """The sizes of differences [R, depths, ...], noise subtracted, their power of L, and what is
-    said of it.
+    """The sizes of differences [R, depths, ...], their power of L, and the word for it.
+
+    Noise is subtracted.
     """
     power = interval(lambda r: log_slope(depths, systematic(r)), differences)
     word = "undecided"
@@ -275,9 +280,11 @@ def main() -> None:
     """Measure, and write what was found."""
     depths = MAIN.depths
     L = torch.tensor(MAIN.depths)
-    layer = stored(
-        "layers", MAIN, lambda seed: torch.stack([coupling(MAIN, L, seed) for L in depths])
-    )[:, :, None]
+
+    def couplings(seed: int) -> Tensor:
+        return torch.stack([coupling(MAIN, L, seed) for L in depths])
+
+    layer = stored("layers", MAIN, couplings)[:, :, None]
     ours, theirs = torch.tensor([counted(L) for L in depths], dtype=torch.float64).T
     main = case_numbers(MAIN) | {
         "one layer": size_and_power(depths, layer),

@@ -32,8 +32,15 @@ HEAVY: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("count", [2, 4, 8, 32, 128])
-@pytest.mark.parametrize("name", HEAVY)
+# Counts of few, some and many networks; every distribution meets few and some.
+USUAL = [(name, count) for name in HEAVY for count in (2, 8)]
+USUAL += [("log-normal", 128), ("nearly equal", 128), ("squared errors", 32)]
+OTHERS = [(name, count) for name in HEAVY for count in (4, 32, 128) if (name, count) not in USUAL]
+
+
+@pytest.mark.parametrize(
+    ("name", "count"), [*USUAL, *(pytest.param(*of, marks=pytest.mark.slow) for of in OTHERS)]
+)
 def test_chance_makes_no_network_diverge(name: str, count: int) -> None:
     """In 1,000 predictions fewer than the 10 that one in a hundred would be, by three standard
     errors.

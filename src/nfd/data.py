@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -19,12 +20,12 @@ from nfd.core.errors import InputError
 from nfd.core.modes import undisturbed
 from nfd.core.random import generator
 
-# ---- A labelled image data set in memory: bytes, split, statistics, and batches in a deterministic
-# order
+# ---- Labelled images in memory: bytes, split, statistics, and batches in a deterministic order
 
 
 _LEVELS = 256
-_TEST_SHARE = 5  # one in five images, where a data set brings no test part
+# One in so many images is for tests, where a data set brings no test part.
+_TEST_SHARE = 5
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,9 @@ class Dataset:
     @property
     def title(self) -> str:
         """The name, and that it is not the official data where that is known."""
-        return self.name if self.official is not False else f"{self.name} (not the official files)"
+        if self.official is False:
+            return f"{self.name} (not the official files)"
+        return self.name
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -158,19 +161,17 @@ class Dataset:
             raise InputError(
                 f"batch size must be at most the {len(self.train)} training samples; got {size}."
             )
-        return torch.stack(
-            [b for b, _ in zip(self._shuffled(size, seed), range(steps), strict=False)]
-        )
+        return torch.stack(list(islice(self._shuffled(size, seed), steps)))
 
     def _shuffled(self, size: int, seed: int) -> Iterator[Tensor]:
+        """Yield batches of samples without end, an epoch after another."""
         stream = generator(seed, "data")
         while True:
             epoch = torch.randperm(len(self.train), generator=stream)
             yield from torch.split(epoch[: len(epoch) // size * size], size)
 
 
-# ---- scikit-learn's digits: 1,797 images of 8 x 8 pixels, shipped with the library, nothing to
-# download
+# ---- scikit-learn's digits, which are shipped with the library: nothing to download
 
 
 @undisturbed()
@@ -183,7 +184,8 @@ def digits(seed: int = 0) -> Dataset:
 
         x, y = digits().batches(size=32, steps=20, seed=0)  # [20, 32, 64] and [20, 32]
     """
-    from sklearn.datasets import load_digits  # takes a second
+    # The import takes a second.
+    from sklearn.datasets import load_digits
 
     raw = load_digits()
     pixels = torch.from_numpy(raw.images).to(torch.uint8)[:, None]

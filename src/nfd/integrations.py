@@ -6,10 +6,10 @@ There are callbacks, each made when it is first used, and writers of rows.
 from __future__ import annotations
 
 import importlib
-import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
+from itertools import chain, groupby
 from operator import attrgetter
 from typing import Any
 
@@ -26,12 +26,13 @@ from nfd.scaling.plan import Plan
 from nfd.watch.bands import ALERTS
 from nfd.watch.watch import Watch
 
-_STATE = "nfd.Watch"  # the entry of a watch in the state of Hugging Face's Trainer
+# The entry of a watch in the state of Hugging Face's Trainer.
+_STATE = "nfd.Watch"
 
 
 @cache
 def __getattr__(name: str) -> Any:
-    """A callback with the base class that its trainer asks for, which takes seconds to import."""
+    """Make a callback with the base class of its trainer, which takes seconds to import."""
     if name not in _CALLBACKS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     hooks, library, base, packages = _CALLBACKS[name]
@@ -41,13 +42,12 @@ def __getattr__(name: str) -> Any:
         raise ImportError(
             f"{name} needs {library}, which is not installed. pip install {packages}"
         ) from None
-    return type(
-        name, (hooks, getattr(trainer, base)), {"__module__": __name__, "__doc__": hooks.__doc__}
-    )
+    bases = (hooks, getattr(trainer, base))
+    return type(name, bases, {"__module__": __name__, "__doc__": hooks.__doc__})
 
 
 class _Hooks:
-    """What the callbacks of all trainers share: a plan, a watch, and what its steps say."""
+    """A plan and a watch, which the callbacks of all trainers share."""
 
     def __init__(self, plan: Plan | None, watch: Watch | None) -> None:
         name = type(self).__name__
@@ -123,11 +123,13 @@ class _InTrainer(_Hooks):
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Check the optimizer, and restore the watch from the checkpoint, if there is one."""
         if self.plan is not None:
-            stepped = given["optimizer"]
-            inner = getattr(stepped, "optimizer", stepped)  # accelerate wraps it
+            optimizer = given["optimizer"]
+            # accelerate wraps it
+            inner = getattr(optimizer, "optimizer", optimizer)
             remedy = "Give the Trainer optimizers=(plan.make_optimizer(model, lr=...), None)."
             check_optimizers(self.plan, given["model"], [inner], remedy)
-        if self.watch is not None and (stored := state.stateful_callbacks.get(_STATE)):
+        stored = state.stateful_callbacks.get(_STATE)
+        if self.watch is not None and stored:
             self.watch.load_state_dict(stored)
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **given: Any) -> None:
@@ -148,7 +150,7 @@ class _InTrainer(_Hooks):
         if unlogged and self.log is not None:
             is_due = control.should_log
             self.log(unlogged)
-            # a log of any numbers ends it, and the Trainer's own loss was not logged yet
+            # A log of any numbers clears the flag, and the Trainer's own loss was not logged yet.
             control.should_log = is_due
         self.on_epoch_end(args, state, control)
 
@@ -217,17 +219,21 @@ class _InLightning(_Hooks):
             return
         self._stepped = trainer.global_step
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
-        if meters := self._step(self.watch, loss if isinstance(loss, torch.Tensor) else None):
+        if not isinstance(loss, torch.Tensor):
+            loss = None
+        meters = self._step(self.watch, loss)
+        if meters:
             for logger in trainer.loggers:
                 logger.log_metrics(meters, step=self.watch.steps)
-        if self.watch.on_alert == "stop" and _in_any_process(
-            self.watch.should_stop, pl_module.device
-        ):
+        should_stop = self.watch.should_stop
+        if self.watch.on_alert == "stop" and _in_any_process(should_stop, pl_module.device):
             trainer.should_stop = True
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the watch, for a checkpoint."""
-        return {} if self.watch is None else self.watch.state_dict()
+        if self.watch is None:
+            return {}
+        return self.watch.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the watch from a checkpoint."""
@@ -244,7 +250,8 @@ def _in_any_process(is_true: bool, device: Any) -> bool:
     return bool(count)
 
 
-_CALLBACKS = {  # hooks, and the class that a library calls callbacks
+# By name: the hooks, the library and its base class of callbacks, and the packages to install.
+_CALLBACKS = {
     "TrainerCallback": (_InTrainer, "transformers", "TrainerCallback", "transformers accelerate"),
     "LightningCallback": (_InLightning, "lightning", "Callback", "lightning"),
 }
@@ -261,26 +268,27 @@ def check_optimizers(
     Where every factor of the plan is 1, an optimizer without its groups fits that has one rate for
     all tensors.
     """
-    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-    planned = {
-        id(p): group[SCALE] for group in plan.param_groups(model, lr=1.0) for p in group["params"]
-    }
+    groups = list(chain.from_iterable(optimizer.param_groups for optimizer in optimizers))
+    planned = dict[int, float]()
+    for group in plan.param_groups(model, lr=1.0):
+        planned |= dict.fromkeys(map(id, group["params"]), group[SCALE])
     rates = {float(group.get("lr") or 0.0) for group in groups}
     has_one_rate = len(rates) == 1 and all(SCALE not in group for group in groups)
     is_plain = has_one_rate and all(
         math.isclose(scale, 1.0, rel_tol=1e-6) for scale in planned.values()
     )
-    usual = 1.0 if is_plain else math.nan
-    scales = {id(p): group.get(SCALE, usual) for group in groups for p in group["params"]}
-    names = {
-        id(held.parameters[0]): name for name, held in held_as_planned(model, plan.entries).items()
-    }
-    wrong = [
-        name
-        for key, name in names.items()
-        if key in planned
-        and not math.isclose(scales.get(key, math.nan), planned[key], rel_tol=1e-6)
-    ]
+    # A group without a scale fits a plain optimizer only; nan is close to no scale.
+    unscaled = 1.0 if is_plain else math.nan
+    scales = dict[int, float]()
+    for group in groups:
+        scales |= dict.fromkeys(map(id, group["params"]), group.get(SCALE, unscaled))
+    tensors = held_as_planned(model, plan.entries)
+    names = {id(held.parameters[0]): name for name, held in tensors.items()}
+    wrong = list[str]()
+    for key, name in names.items():
+        scale = scales.get(key, math.nan)
+        if key in planned and not math.isclose(scale, planned[key], rel_tol=1e-6):
+            wrong.append(name)
     if wrong:
         kinds = " and ".join(type(optimizer).__name__ for optimizer in optimizers) or "trainer"
         raise InputError(
@@ -288,7 +296,9 @@ def check_optimizers(
             "without its groups, for another plan or model, or before these were to train. "
             f"{remedy}"
         )
-    for optimizer in () if is_plain else optimizers:
+    if is_plain:
+        return
+    for optimizer in optimizers:
         check_rates(optimizer)
         warn_of_lost_ratios(optimizer)
 
@@ -298,7 +308,9 @@ def check_optimizers(
 
 def tag(row: WatchRow) -> str:
     """``nfd/meter``, and of one layer ``nfd/meter/layer``."""
-    return "/".join(["nfd", row.meter, *([] if row.layer is None else [row.layer])])
+    if row.layer is None:
+        return f"nfd/{row.meter}"
+    return f"nfd/{row.meter}/{row.layer}"
 
 
 def of_network(rows: Iterable[WatchRow]) -> dict[str, float]:
@@ -310,8 +322,8 @@ def to_tensorboard(rows: Iterable[WatchRow], writer: Any) -> None:
     """Write the rows of a watch to TensorBoard: one scalar per meter and layer, at its step.
 
     Args:
-        rows: of ``watch.step()`` or ``watch.rows``. writer: a
-            ``torch.utils.tensorboard.SummaryWriter``.
+        rows: of ``watch.step()`` or ``watch.rows``.
+        writer: a ``torch.utils.tensorboard.SummaryWriter``.
     """
     for row in rows:
         writer.add_scalar(tag(row), row.value, row.step)
@@ -323,7 +335,8 @@ def to_wandb(rows: Sequence[WatchRow], run: Any) -> None:
     These must not precede steps logged before.
 
     Args:
-        rows: of ``watch.step()`` or ``watch.rows``. run: of ``wandb.init``.
+        rows: of ``watch.step()`` or ``watch.rows``.
+        run: of ``wandb.init``.
     """
-    for step, of_step in itertools.groupby(rows, attrgetter("step")):
+    for step, of_step in groupby(rows, attrgetter("step")):
         run.log({tag(row): row.value for row in of_step}, step=step)

@@ -21,9 +21,11 @@ from nfd.core.files import prepare_directory
 if TYPE_CHECKING:
     from torch import Tensor
 
-FILE = "runs.sqlite"  # in the directory of a sweep
-_DRIVER = "runs.driver"  # beside it while it is open: the number of the process that writes
-# whose the file is, and the version of its table
+# The store, in the directory of a sweep.
+FILE = "runs.sqlite"
+# The number of the process that writes, beside the store while it is open.
+_DRIVER = "runs.driver"
+# Whose the file is, and the version of its table.
 _ID = int.from_bytes(b"nfds")
 _VERSION = 3
 _COLUMNS = "key, status, config, metrics, observed, seconds"
@@ -35,7 +37,7 @@ PRAGMA application_id = {_ID};
 PRAGMA user_version = {_VERSION};
 COMMIT;
 """
-# the last: of another table than ours
+# SQLite's codes of a damaged file. The last one is for another table than ours.
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
 
 Status = Literal["done", "diverged", "failed"]
@@ -89,27 +91,26 @@ class Store:
 
     def _prepare(self) -> None:
         execute = self._database.execute
-        execute("PRAGMA locking_mode = EXCLUSIVE")  # until it is closed, or this process dies
+        # The lock holds until the file is closed, or this process dies.
+        execute("PRAGMA locking_mode = EXCLUSIVE")
         ((tables,),) = execute("SELECT count(*) FROM sqlite_master")
         ((owner,),) = execute("PRAGMA application_id")
         ((version,),) = execute("PRAGMA user_version")
         if (tables or owner) and (owner, version) != (_ID, _VERSION):
-            whose = (
-                f"by version {version} of the store, not {_VERSION}"
-                if owner == _ID
-                else "by another program"
-            )
+            whose = "by another program"
+            if owner == _ID:
+                whose = f"by version {version} of the store, not {_VERSION}"
             raise InputError(
                 f"{self.path} was made {whose}. Move it away, or choose another directory."
             )
         execute("PRAGMA journal_mode = WAL")
-        # a group took minutes to train, and takes milliseconds to reach the disk
+        # A group took minutes to train, and takes milliseconds to reach the disk.
         execute("PRAGMA synchronous = FULL")
         if not tables:
             self._database.executescript(_TABLE)
-        ((found,),) = execute("PRAGMA quick_check(1)")
-        if found != "ok":
-            raise self._damaged(" ".join(found.split()))
+        ((report,),) = execute("PRAGMA quick_check(1)")
+        if report != "ok":
+            raise self._damaged(" ".join(report.split()))
 
     def close(self) -> None:
         """Close the file, so that another process can write to it."""
@@ -121,7 +122,7 @@ class Store:
         """Add a record: when this returns it is on the disk."""
         from safetensors.numpy import save
 
-        # ``save`` reads no strides
+        # ``save`` does not read strides.
         curves = {name: np.array(x, order="C") for name, x in record.curves.items()}
         texts = [json.dumps(part) for part in (record.config, record.metrics, record.observed)]
         row = (record.key, record.status, *texts, record.seconds, save(curves))
@@ -134,9 +135,8 @@ class Store:
 
     def records(self) -> list[Record]:
         """All records in the order in which they were added, without their curves."""
-        return list(
-            map(self._record, self._select(f"SELECT {_COLUMNS} FROM records ORDER BY rowid"))
-        )
+        rows = self._select(f"SELECT {_COLUMNS} FROM records ORDER BY rowid")
+        return [self._record(row) for row in rows]
 
     def record(self, key: str) -> Record:
         """One record, without its curves."""
@@ -144,7 +144,8 @@ class Store:
 
     def curves(self, key: str) -> dict[str, Tensor]:
         """The curves of a record by name, bit for bit as they were added."""
-        from safetensors.torch import load  # listing needs no PyTorch
+        # Records are listed without PyTorch.
+        from safetensors.torch import load
 
         (content,) = self._row("SELECT curves FROM records WHERE key = ?", key)
         with self._in_words():
@@ -187,12 +188,12 @@ class Store:
                 raise self._damaged(str(error)) from error
             if code == sqlite3.SQLITE_BUSY:
                 raise self._busy() from error
-            said = (
+            message = (
                 f"could not be read or written ({error}); what was stored before is safe. Free "
                 "space and start again"
             )
             number = errno.ENOSPC if code == sqlite3.SQLITE_FULL else errno.EIO
-            raise OSError(number, said, str(self.path)) from error
+            raise OSError(number, message, str(self.path)) from error
 
     def _damaged(self, why: str) -> InputError:
         return InputError(
@@ -201,11 +202,11 @@ class Store:
         )
 
     def _busy(self) -> BlockingIOError:
+        file = (self.path or Path()).with_name(_DRIVER)
         try:
-            driver = (
-                f"process {(self.path or Path()).with_name(_DRIVER).read_text(encoding='ascii')}"
-            )
-        except (OSError, ValueError):  # of another program, or not written yet
+            driver = f"process {file.read_text(encoding='ascii')}"
+        # The process is of another program, or has not written its number yet.
+        except (OSError, ValueError):
             driver = "another process"
-        said = f"{driver} has it open. Wait until it ends, stop it, or choose another directory"
-        return BlockingIOError(errno.EBUSY, said, str(self.path))
+        message = f"{driver} has it open. Wait until it ends, stop it, or choose another directory"
+        return BlockingIOError(errno.EBUSY, message, str(self.path))

@@ -22,7 +22,7 @@ from nfd.scaling.remake import probes_of
 
 __all__ = ["LawError", "Measurement", "check_law"]
 
-# relative, of running means: rounding of float32 in a few steps is 1e-6
+# Running means agree within this share: rounding of float32 in a few steps is 1e-6.
 _ALIKE = 1e-3
 
 
@@ -69,16 +69,19 @@ def check_law(
     """
     if isinstance(law, str):
         law = law_of(law)
-    if not isinstance(law, OptimizerLaw):
-        law_of_class = law_by_class(law) if hasattr(law, "param_groups") else None
-        measurement = measure(law)
-        if law_of_class is not None:
-            _check(law_of_class, measurement, probes_of(law)[0])
+    if isinstance(law, OptimizerLaw):
+        stepped_law = law
+        if make is not None:
+            stepped_law = replace(law, make=make)
+        constructor = stepped_law.constructor()
+        measurement = measure(constructor)
+        _check(law, measurement, probes_of(constructor)[0])
         return measurement
-    source = law if make is None else replace(law, make=make)
-    constructor = source.constructor()
-    measurement = measure(constructor)
-    _check(law, measurement, probes_of(constructor)[0])
+    measurement = measure(law)
+    # An object may be of a class that has a law.
+    law_of_class = law_by_class(law) if hasattr(law, "param_groups") else None
+    if law_of_class is not None:
+        _check(law_of_class, measurement, probes_of(law)[0])
     return measurement
 
 
@@ -94,7 +97,7 @@ def _check(law: OptimizerLaw, measurement: Measurement, probe: Probe) -> None:
     false += _false_hyperparameters(law, probe)
     if false:
         raise LawError(
-            f"The law {law.name!r} is not that of the {measurement.name}: {' '.join(false)}"
+            f"The law {law.name!r} is not the law of the {measurement.name}: {' '.join(false)}"
         )
 
 
@@ -125,7 +128,9 @@ def _false_averages(setting: Hyperparameter, value: Any, pasts: list[float]) -> 
     """List the running means that a setting is said to follow and the optimizer does not keep."""
     false = list[str]()
     averages = _averages(setting)
-    numbers = list(value) if isinstance(value, tuple | list) else [value]
+    numbers = [value]
+    if isinstance(value, tuple | list):
+        numbers = list(value)
     if len(averages) > len(numbers):
         false.append(
             f"hyperparameters: {setting.name} has {len(numbers)} numbers; the law says what "
@@ -144,7 +149,9 @@ def _false_averages(setting: Hyperparameter, value: Any, pasts: list[float]) -> 
 
 def _averages(setting: Hyperparameter) -> list[str | None]:
     """Name the running means that the numbers of a setting follow; None for other numbers."""
-    follows = setting.follows if isinstance(setting.follows, tuple) else (setting.follows,)
+    follows = setting.follows
+    if not isinstance(follows, tuple):
+        follows = (follows,)
     return [mean if mean in ("beta1", "beta2") else None for mean in follows]
 
 

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import io
+import os
+import runpy
+import signal
 import subprocess
 import sys
+import warnings
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+import pytest
 import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
@@ -60,9 +68,53 @@ def write_setup(folder: Path, text: str) -> None:
     (folder / "setup.py").write_text(text)
 
 
-def run(
+@dataclass(frozen=True)
+class Ended:
+    """What a command said, and its exit code."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def run(*arguments: str | Path, folder: Path) -> Ended:
+    """Run the installed ``nfd`` from ``folder``, in this process.
+
+    A process of its own would load PyTorch again, which takes 3 seconds of a processor.
+    """
+    stdout = io.StringIO()
+    stderr = io.StringIO()
+    modules = set(sys.modules)
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            redirect_stdout(stdout),
+            redirect_stderr(stderr),
+            warnings.catch_warnings(),
+        ):
+            patch.chdir(folder)
+            patch.setattr(sys, "argv", [str(NFD), *map(str, arguments)])
+            patch.setattr(sys, "path", [*sys.path])
+            patch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+            # Warnings are printed, as by any program; in tests they are errors.
+            warnings.resetwarnings()
+            warnings.simplefilter("ignore", DeprecationWarning)
+            with pytest.raises(SystemExit) as end:
+                runpy.run_path(str(NFD), run_name="__main__")
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+        for name in set(sys.modules) - modules:
+            file = getattr(sys.modules[name], "__file__", None)
+            if file and Path(file).is_relative_to(folder):
+                # The next command may find another file of this name.
+                del sys.modules[name]
+    return Ended(int(end.value.code or 0), stdout.getvalue(), stderr.getvalue())
+
+
+def run_process(
     *arguments: str | Path, folder: Path, timeout: float = 300
 ) -> subprocess.CompletedProcess[str]:
-    """The installed ``nfd``, in a process of its own that starts in ``folder``."""
+    """Run the installed ``nfd`` in a process that starts in ``folder``."""
     command = [str(NFD), *map(str, arguments)]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=timeout)

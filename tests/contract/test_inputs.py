@@ -9,11 +9,11 @@ import fcntl
 import json
 import os
 import struct
-import subprocess
 import sys
 import termios
 import threading
 from collections.abc import Callable
+from contextlib import redirect_stderr
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -256,14 +256,14 @@ def test_rules_of_a_log_may_have_any_name(tmp_path: Path) -> None:
 
 # ---- progress
 
-ASKED = """
-import sys
-import nfd
-from tests.contract.common import ResidualMLP, batches
+SAID = ["checked", "transferred", "fitted", "predicted"]
 
-pairs, family = batches(2, 4), nfd.Family(ResidualMLP, (8, 1), "mup")
-for shown in {shown}:
-    with nfd.Sweep(**shown) as sweep:
+
+def ask_everything(**options: Any) -> None:
+    """Ask every verb in a sweep of these options, and say on stderr when each is done."""
+    pairs = batches(2, 4)
+    family = nfd.Family(ResidualMLP, (8, 1), "mup")
+    with nfd.Sweep(**options) as sweep:
         nfd.check(family, pairs, [8, 16], [1], seeds=2, sweep=sweep)
         print("checked", file=sys.stderr, flush=True)
         nfd.transfer(family, pairs, [8, 16], [1], (1e-4, 0.01, 9.0), seeds=2, sweep=sweep)
@@ -272,12 +272,10 @@ for shown in {shown}:
         print("fitted", file=sys.stderr, flush=True)
         nfd.predict(family, pairs, depth=1, width=16, weights="dense", replicates=2, sweep=sweep)
         print("predicted", file=sys.stderr, flush=True)
-"""
-SAID = ["checked", "transferred", "fitted", "predicted"]
 
 
-def on_a_terminal(code: str, columns: int = 80) -> str:
-    """What a program writes to stderr where that is a terminal of so many columns."""
+def on_a_terminal(action: Callable[[], None], columns: int = 80) -> str:
+    """What an action writes to stderr where that is a terminal of so many columns."""
     ours, theirs = os.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     written = list[bytes]()
@@ -291,21 +289,23 @@ def on_a_terminal(code: str, columns: int = 80) -> str:
 
     reader = threading.Thread(target=read)
     reader.start()
-    environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": str(columns)}
-    subprocess.run(
-        [sys.executable, "-c", code], stderr=theirs, env=environment, check=True, timeout=300
-    )
-    os.close(theirs)
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        open(theirs, "w") as terminal,
+        redirect_stderr(terminal),
+    ):
+        patch.setenv("TERM", "xterm-256color")
+        patch.setenv("COLUMNS", str(columns))
+        action()
     reader.join()
     os.close(ours)
     return b"".join(written).decode()
 
 
 def test_a_terminal_gets_a_bar_unless_it_is_not_wanted() -> None:
-    silent, shown = on_a_terminal(ASKED.format(shown=[{"progress": False}, {}])).split(
-        "predicted", 1
-    )
-    assert [*silent.split(), "predicted"] == SAID
+    silent = on_a_terminal(partial(ask_everything, progress=False))
+    shown = on_a_terminal(ask_everything)
+    assert silent.split() == SAID
     checked, rest = shown.split("checked")
     transferred, rest = rest.split("transferred")
     fitted, rest = rest.split("fitted")

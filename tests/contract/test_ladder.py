@@ -47,7 +47,7 @@ def fitted(error: float) -> nfd.LadderLaw:
 def test_intervals_hold_new_runs_at_many_times_the_compute() -> None:
     random = np.random.default_rng(1)
     held = list[bool]()
-    for seed in range(12):
+    for seed in range(8):
         p = random.choice([1.0, 2.0, 3.0])
         error = random.choice([0.001, 0.003, 0.01])
         law = nfd.fit_ladder(ladder(error, seed, p))
@@ -56,7 +56,7 @@ def test_intervals_hold_new_runs_at_many_times_the_compute() -> None:
             new = true_loss(N, D, p) * math.exp(error * random.normal())
             assert said.low < said.value < said.high
             held.append(said.low <= new <= said.high)
-    assert sum(held) >= 22
+    assert sum(held) >= 15
 
 
 def test_a_wide_forecast_is_refused_with_the_run_that_helps_and_a_narrow_one_is_not() -> None:
@@ -206,11 +206,10 @@ def test_the_usual_fit_stands_beside_it_in_the_answer() -> None:
     assert "additive fit" in str(law)
 
 
-@pytest.mark.parametrize("name", ["parameters", "tokens"])
-def test_one_variable_alone_has_its_law(name: str) -> None:
+def test_one_variable_alone_has_its_law() -> None:
     random = np.random.default_rng(0)
     held = list[bool]()
-    for _ in range(8):
+    for name in 4 * ["parameters", "tokens"]:
         sizes = 1e9 * 2.0 ** np.arange(6)
         losses = (1.7 + 300 * sizes**-0.28) * np.exp(0.003 * random.normal(size=6))
         law = nfd.fit_ladder(
@@ -218,11 +217,11 @@ def test_one_variable_alone_has_its_law(name: str) -> None:
         )
         said = law.at(**{name: 3e11})
         held.append(said.low < 1.7 + 300 * 3e11**-0.28 < said.high)
-    assert law.variables == (name,)
-    assert law.held_out is not None
+        assert law.variables == (name,)
+        assert law.held_out is not None
+        with pytest.raises(ValueError, match="best needs a law in parameters and tokens"):
+            law.best(flops=1e20)
     assert sum(held) >= 7
-    with pytest.raises(ValueError, match="best needs a law in parameters and tokens"):
-        law.best(flops=1e20)
 
 
 def test_sizes_outside_of_the_ladders_have_wide_priors() -> None:

@@ -4,12 +4,10 @@ in their words.
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
+import shlex
 
 import pytest
-from tests.contract.common import NFD
+from tests.contract.common import run
 from tests.contract.test_commands import SETUP
 
 INSIDES = (
@@ -23,7 +21,7 @@ INSIDES = (
     "Config",
     "Traceback",
 )
-SMALL = "--widths 8 16 --depths 1 --seeds 2"
+SMALL = "--widths 8 16 --depths 1 --seeds 2 --executor inline"
 LINES = [  # what is typed, and what the answer must hold
     # values of the wrong kind, for every kind of option
     ("transfer setup.py --lr abc", "--lr numbers 'abc'"),
@@ -120,42 +118,23 @@ RIGHT = [
     "plan setup.py --width 16 --depth 1 --base 8,1 --seed=3",
 ]
 
-RUNNER = """
-import contextlib, io, json, os, runpy, shlex, sys
-
-script, said, seen = sys.argv[1], [], set(sys.modules)
-for line, end in json.load(sys.stdin):
-    with open("setup.py", "w") as file:
-        file.write(open("right.py").read() + end)
-    sys.argv, written = [script, *shlex.split(line)], io.StringIO()
-    with contextlib.redirect_stderr(written), contextlib.redirect_stdout(written):
-        try:
-            code = runpy.run_path(script, run_name="__main__") and 0
-        except SystemExit as ended:
-            code = ended.code
-    said.append((code, written.getvalue()))
-json.dump(said, sys.stdout)
-"""
 Answers = dict[str, tuple[int, str]]
 
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> Answers:
-    """The answer to every mistake, and to lines that hold none, by the installed script in one
-    process.
-    """
+    """The exit code and the words for every mistake, and for lines that hold none."""
     folder = tmp_path_factory.mktemp("mistakes")
-    (folder / "right.py").write_text(SETUP)
     (folder / "empty").mkdir()
     (folder / "notes.txt").write_text("mine")
-    asked = {**{line: (line, "") for line in [*dict(LINES), *RIGHT]}}
+    asked = {line: (line, "") for line in [*dict(LINES), *RIGHT]}
     asked |= {end: (f"check setup.py {SMALL}", f"\n{end}\n") for end in [*FILES, *RAISING]}
-    command = [sys.executable, "-c", RUNNER, str(NFD)]
-    given = json.dumps(list(asked.values()))
-    answers = subprocess.run(
-        command, cwd=folder, input=given, stdout=subprocess.PIPE, text=True, check=True
-    )
-    return dict(zip(asked, map(tuple, json.loads(answers.stdout)), strict=True))
+    answers = Answers()
+    for name, (line, end) in asked.items():
+        (folder / "setup.py").write_text(SETUP + end)
+        done = run(*shlex.split(line), folder=folder)
+        answers[name] = (done.returncode, done.stderr + done.stdout)
+    return answers
 
 
 def holds(text: str, words: str) -> bool:

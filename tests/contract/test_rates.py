@@ -12,7 +12,7 @@ from tests.contract.common import ResidualMLP, batches
 import nfd
 
 GUESS = math.log(10)
-SIZES = 240  # of a log, each with a best rate of its own
+SIZES = 120  # of a log, each with a best rate of its own
 GRIDS = {  # steps in doublings from one rate to the next; the first rate lies anywhere
     "by one factor": (1.0,),
     "1 3 10 30": (math.log2(3), math.log2(10 / 3)),

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract.common import NFD, ResidualMLP, batches, run, write_setup
+from tests.contract.common import NFD, ResidualMLP, batches, run_process, write_setup
 
 import nfd
 
@@ -73,7 +73,7 @@ def begun(folder: Path, then: str = "pass", workers: Sequence[str] = ONE) -> sub
 def table(folder: Path) -> str:
     """What the command answers when it is run to its end."""
     (folder / "go").touch()
-    done = run("transfer", "setup.py", *WORDS, *ONE, folder=folder)
+    done = run_process("transfer", "setup.py", *WORDS, *ONE, folder=folder)
     assert done.returncode == 0, done.stderr
     return (folder / "out/transfer/transfer.csv").read_text()
 
@@ -275,7 +275,7 @@ def test_a_write_that_was_cut_off_leaves_what_was_committed(tmp_path: Path) -> N
 def test_a_second_driver_is_refused_by_the_number_of_the_first(tmp_path: Path) -> None:
     with begun(tmp_path) as driver:
         try:
-            done = run("transfer", "setup.py", *WORDS, *ONE, folder=tmp_path)
+            done = run_process("transfer", "setup.py", *WORDS, *ONE, folder=tmp_path)
         finally:
             driver.kill()
             driver.communicate()
@@ -288,10 +288,10 @@ def test_a_second_driver_is_refused_by_the_number_of_the_first(tmp_path: Path) -
 def test_a_store_of_another_experiment_is_told(tmp_path: Path, whole: str) -> None:
     write_setup(tmp_path, SETUP.format(then="pass"))
     assert table(tmp_path) == whole
-    again = run("transfer", "setup.py", *WORDS, *ONE, folder=tmp_path).stdout
+    again = run_process("transfer", "setup.py", *WORDS, *ONE, folder=tmp_path).stdout
     assert "runs were stored in out/transfer and not trained again" in again
     write_setup(tmp_path, SETUP.format(then="pass").replace('"1", drawn', '"2", drawn'))
-    other = run("transfer", "setup.py", *WORDS, *ONE, folder=tmp_path).stdout
+    other = run_process("transfer", "setup.py", *WORDS, *ONE, folder=tmp_path).stdout
     assert "is of this model and task: other version." in other
 
 

@@ -1,5 +1,6 @@
-"""What trainings of our own say of larger networks: whether a learning rate transfers, and how the
-loss falls.
+"""Experiments: networks trained here, and what they say of larger ones.
+
+They show whether a learning rate transfers, and how the loss falls.
 """
 
 from __future__ import annotations

@@ -22,6 +22,9 @@ from nfd.scaling.find_law import check_optimizer
 from nfd.scaling.rules import MAX_RATE
 from nfd.scaling.samples import batch_size
 
+_VARIABLES = ("width", "depth", "tokens")
+_SCORES = {"train_loss": "training loss", "test_loss": "test loss"}
+
 
 @undisturbed()
 def scaling_law(
@@ -53,16 +56,17 @@ def scaling_law(
         print(law.floor)  # the loss of the infinitely large network
 
     Args:
-        family: ``make_model(width, depth)``, or an ``nfd.Family``, under whose rule the best rate
-            must not depend on size. The base of a plain function is the smallest network.
+        family: ``make_model(width, depth)``, or an ``nfd.Family``, under whose rule the best
+            learning rate must not depend on size. The base of a plain function is the smallest
+            network.
         task: batches, one update for each, or an ``nfd.Task``.
         widths, depths: of the networks; every pair is trained. Three or more of each let the law be
             extrapolated.
-        lr: learning rate of the base; by default that of ``nfd.check``.
+        lr: learning rate of the base; by default the rate of ``nfd.check``.
         seeds: of each size, at least 2.
         lengths: numbers of steps, on the first batches; by default one, on all. With several, a
             ``schedule`` must take ``steps``.
-        blocks, roles: in place of those of the family; as in ``nfd.plan``.
+        blocks, roles: in place of the family's; as in ``nfd.plan``.
         sweep: where networks are trained and kept.
 
     Returns:
@@ -82,41 +86,69 @@ def scaling_law(
     family.check_sizes(widths, depths)
     count = check_count("seeds", seeds, minimum=2, maximum=MOST)
     check_optimizer(family.optimizer, rule=family.rule, weight_decay=task.weight_decay or 0.0)
-    rate = check_real("lr", family.law.default_lr if lr is None else lr, above=0.0, below=MAX_RATE)
-    several = [task.steps] if lengths is None else check_ascending("lengths", lengths, task.steps)
-    if several != [task.steps] and task.schedule is not None and not knows_steps(task.schedule):
-        raise InputError(
-            "schedule must take steps, how many there are, where they vary: such as lambda step, "
-            "steps: 1 - step / steps."
-        )
-    tasks = [task.first(length) for length in several]
+    if lr is None:
+        lr = family.law.default_lr
+    rate = check_real("lr", lr, above=0.0, below=MAX_RATE)
+    tasks = _tasks(task, lengths)
     trials = dict[tuple[int, int, int], list[Trial]]()
     for part, width, depth in product(tasks, widths, depths):
         trials[width, depth, part.targets] = [
             Trial(family, part, width, depth, seed, rate) for seed in range(count)
         ]
-    varying = [k for k in range(3) if len({size[k] for size in trials}) > 1]
-    variables = tuple(("width", "depth", "tokens")[k] for k in varying)
-    sizes = {size: tuple(size[k] for k in varying) for size in trials}
+    varying = _varying(trials)
+    variables = tuple(_VARIABLES[k] for k in varying)
     # Sizes that make no law are refused before hours of training.
-    check_sizes(variables, [*sizes.values()])
+    check_sizes(variables, [_picked(size, varying) for size in trials])
     with as_sweep(sweep) as opened:
         trained = opened.run_all(trials, "sizes")
     losses = dict[tuple[int, ...], list[float]]()
     for size, records in trained.items():
-        losses[sizes[size]] = [record.metrics.get(task.score, math.inf) for record in records]
+        varied_size = _picked(size, varying)
+        losses[varied_size] = [record.metrics.get(task.score, math.inf) for record in records]
     law, held_out = judged(variables, losses, paired=True)
     shorter = "".join(f"{part.steps} or " for part in tasks[:-1])
+    about = (
+        f"{family.name}, rule {family.rule}, {family.optimizer}, lr = {rate:g}, "
+        f"{shorter}{tasks[-1].about}, {count} seeds of each size."
+    )
+    costs = _costs(family, tasks[-1], widths, depths)
+    notes = (*opened.notes(family), *task.notes)
     return ScalingLaw(
         law,
         losses,
-        about=f"{family.name}, rule {family.rule}, {family.optimizer}, lr = {rate:g}, "
-        f"{shorter}{tasks[-1].about}, {count} seeds of each size.",
-        score={"train_loss": "training loss", "test_loss": "test loss"}[task.score],
-        costs=_costs(family, tasks[-1], widths, depths),
+        about=about,
+        score=_SCORES[task.score],
+        costs=costs,
         held_out=held_out,
-        notes=(*opened.notes(family), *task.notes),
+        notes=notes,
     )
+
+
+def _tasks(task: Task, lengths: Sequence[int] | None) -> list[Task]:
+    """Return the task on its first batches, for each number of steps; by default on all."""
+    if lengths is None:
+        return [task.first(task.steps)]
+    steps = check_ascending("lengths", lengths, task.steps)
+    if steps != [task.steps] and task.schedule is not None and not knows_steps(task.schedule):
+        raise InputError(
+            "schedule must take steps, how many there are, where they vary: such as lambda step, "
+            "steps: 1 - step / steps."
+        )
+    return [task.first(length) for length in steps]
+
+
+def _varying(sizes: Iterable[tuple[int, int, int]]) -> list[int]:
+    """Return the places of the variables that take more than one value."""
+    varying = list[int]()
+    for place, values in enumerate(zip(*sizes, strict=True)):
+        if len(set(values)) > 1:
+            varying.append(place)
+    return varying
+
+
+def _picked(size: tuple[int, int, int], places: Iterable[int]) -> tuple[int, ...]:
+    """Return the parts of a size at these places."""
+    return tuple(size[place] for place in places)
 
 
 def _costs(

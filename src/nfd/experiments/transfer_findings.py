@@ -1,4 +1,4 @@
-"""Best rates, their drift and their regret in charts and in ``result.json``."""
+"""Best learning rates, their drift and their regret in charts and in ``result.json``."""
 
 from __future__ import annotations
 
@@ -22,95 +22,108 @@ from nfd.scaling.rules import RULES
 
 
 def transfer_findings(transfer: Transfer) -> list[Finding]:
-    """The best rate against depth, width and further settings, and for every rule the loss against
-    the rate.
+    """Chart the best rate against depth, width and further settings.
+
+    For every rule there is also a chart of the loss against the rate.
     """
-    findings = [
-        _drift(transfer, axis)
-        for axis in reversed(AXES)
-        if any(axis in answer.drifts for answer in transfer)
-    ]
+    findings = list[Finding]()
+    for axis in reversed(AXES):
+        if any(axis in answer.drifts for answer in transfer):
+            findings.append(_drift(transfer, axis))
     for answer in transfer:
-        axis: Axis = "depth" if len({depth for _, depth in answer.cells}) > 1 else "width"
-        cells = {f"{axis} {x:g}": cell for x, cell in answer.along(axis).items()}
-        title = f"{answer.rule}: {_lost(answer)}"
-        held = _held(answer, axis)
-        findings.append(_losses(f"loss-{answer.rule}", title, cells, held, transfer, str(answer)))
-    for name in transfer.rules[0].against if transfer.rules else ():
-        findings.append(_against([answer.against[name] for answer in transfer], transfer))
+        has_depths = len({depth for _, depth in answer.cells}) > 1
+        along: Axis = "depth" if has_depths else "width"
+        cells = {f"{along} {x:g}": cell for x, cell in answer.along(along).items()}
+        chart = _losses(answer, cells, transfer)
+        findings.append(replace(chart, caption=f"{_held(answer, along)} {chart.caption}"))
+    for setting in transfer.rules[0].against if transfer.rules else ():
+        findings.append(_against([answer.against[setting] for answer in transfer], transfer))
     return findings
 
 
 def hero(transfer: Transfer) -> list[Finding]:
-    """The smallest network beside the largest under two rules, with the loss that is lost by tuning
-    the smallest.
+    """Chart the smallest network beside the largest, under two rules.
+
+    The charts show the loss that is lost by tuning the smallest.
     """
-    found = []
+    findings = list[Finding]()
     for answer in transfer.rules[:1] + transfer.rules[1:][-1:]:
-        sizes = [*answer.cells]
-        cells = {
-            in_words(size): answer.cells[size] for size in dict.fromkeys((sizes[0], sizes[-1]))
-        }
-        shown = _losses(answer.rule, f"{answer.rule}: {_lost(answer)}", cells, "", transfer, "")
-        axes = replace(shown.axes, colour="series")
-        caption = "Bars: 95 % intervals. Diamonds below: best rates."
-        found.append(replace(shown, axes=axes, caption=caption, marks=_marks(answer), table=[]))
-    return found
+        sizes = list(answer.cells)
+        cells = {in_words(size): answer.cells[size] for size in (sizes[0], sizes[-1])}
+        chart = _losses(answer, cells, transfer)
+        hero_chart = replace(
+            chart,
+            name=answer.rule,
+            headline="",
+            axes=replace(chart.axes, colour="series"),
+            caption="Bars: 95 % intervals. Diamonds below: best rates.",
+            table=[],
+            marks=_marks(answer),
+        )
+        findings.append(hero_chart)
+    return findings
 
 
-def _lost(answer: RuleTransfer) -> str:
+def _cost(answer: RuleTransfer) -> str:
     """What tuning the smallest network costs, for a title."""
     if answer.regret is None:
         return "loss against the learning rate"
     loss = answer.regret.loss
-    return (
-        f"tuning small costs {loss.value:.2g} nats"
-        if loss.resolved
-        else "tuning small costs nothing measurable"
-    )
+    if not loss.resolved:
+        return "tuning small costs nothing measurable"
+    return f"tuning small costs {loss.value:.2g} nats"
 
 
 def _marks(answer: RuleTransfer) -> list[Row]:
-    """The loss of the largest network at the smallest one's best rate, down to that at its own."""
+    """Mark the loss of the largest network at the smallest one's best rate.
+
+    A line leads down to its loss at its own best rate.
+    """
     if answer.regret is None or not answer.regret.loss.resolved:
         return []
-    (lr, _) = np.exp2(answer.regret.new.log2_eta)
-    (lost, own) = answer.regret.new.scores.mean(0)
-    place = {"lr": float(lr), "loss": float(lost), "low": float(own), "high": float(lost)}
-    return [place | {"text": f"{lost - own:+.2g} nats"}]
+    lr = float(np.exp2(answer.regret.new.log2_eta[0]))
+    high, low = answer.regret.new.scores.mean(0).tolist()
+    return [{"lr": lr, "loss": high, "low": low, "high": high, "text": f"{high - low:+.2g} nats"}]
 
 
 def result(answers: Sequence[RuleTransfer]) -> list[dict[str, Any]]:
-    """The rules as ``result.json`` holds them."""
-    return [
-        {"rule": answer.rule, "verdict": answer.verdict, "sentence": str(answer)}
-        | {"drift": {axis: numbers(answer.drifts.get(axis)) for axis in AXES}}
-        for answer in answers
-    ]
+    """Return the rules as ``result.json`` holds them."""
+    rules = list[dict[str, Any]]()
+    for answer in answers:
+        drift = {axis: numbers(answer.drifts.get(axis)) for axis in AXES}
+        rules.append(
+            {
+                "rule": answer.rule,
+                "verdict": answer.verdict,
+                "sentence": str(answer),
+                "drift": drift,
+            }
+        )
+    return rules
 
 
 # ---- Charts
 
 
 def _drift(transfer: Transfer, axis: Axis) -> Finding:
-    """The best rate along one axis, the other at its largest."""
-    drifts = [
-        f"{answer.rule} {answer.drifts[axis]}" for answer in transfer if axis in answer.drifts
-    ]
-    words = dict[str, list[str]]()
+    """Chart the best rate along one axis, the other at its largest."""
+    rules_by_trend = dict[str, list[str]]()
+    drifts = list[str]()
+    rows = list[Row]()
     for answer in transfer:
-        words.setdefault(_trend(answer.drifts.get(axis, UNKNOWN)), []).append(answer.rule)
+        trend = _trend(answer.drifts.get(axis, UNKNOWN))
+        rules_by_trend.setdefault(trend, []).append(answer.rule)
+        if axis in answer.drifts:
+            drifts.append(f"{answer.rule} {answer.drifts[axis]}")
+        for x, cell in answer.along(axis).items():
+            if cell.has_optimum:
+                rows.append({"series": answer.rule, axis: x} | columns("lr", cell.rate()))
+    trends = [f"{trend} under {listed(rules)}" for trend, rules in rules_by_trend.items()]
     return Finding(
         axis,
-        f"With {axis} the best rate "
-        f"{', '.join(f'{word} under {listed(own)}' for word, own in words.items())}",
+        f"With {axis} the best rate {', '.join(trends)}",
         f"Doublings of the best lr per doubling of {axis}: {'; '.join(drifts)}.",
-        [
-            {"series": answer.rule, axis: x} | columns("lr", cell.rate())
-            for answer in transfer
-            for x, cell in answer.along(axis).items()
-            if cell.has_optimum
-        ],
+        rows,
         Axes(axis, "lr", axis, "best lr", "logarithmic", order=_order(transfer)),
         f"{_held(transfer.rules[0], axis)} Bars: 95 % intervals. {transfer.about}",
     )
@@ -118,63 +131,65 @@ def _drift(transfer: Transfer, axis: Axis) -> Finding:
 
 def _trend(drift: Interval) -> str:
     """What a best rate does, for a title."""
-    return "falls" if drift.high < 0 else "rises" if drift.low > 0 else "has no clear trend"
+    if drift.high < 0:
+        return "falls"
+    return "rises" if drift.low > 0 else "has no clear trend"
 
 
 def _order(transfer: Transfer) -> tuple[str, ...]:
-    """The rules in an order that gives each its colour in every chart."""
+    """Return the rules in an order that gives each its colour in every chart."""
     return tuple(dict.fromkeys([*RULES, *(answer.rule for answer in transfer)]))
 
 
-def _losses(
-    name: str, title: str, cells: Mapping[str, Scores], held: str, transfer: Transfer, headline: str
-) -> Finding:
-    """Loss against rate, a line per cell, and below it the best rates."""
-    rows: list[Row] = [
-        {"series": x, "size": k, "lr": math.pow(2, log2_rate)} | columns("loss", mean(losses))
-        for k, (x, cell) in enumerate(cells.items())
-        for log2_rate, losses in zip(cell.log2_eta.tolist(), cell.scores.T, strict=True)
-    ]
+def _losses(answer: RuleTransfer, cells: Mapping[str, Scores], transfer: Transfer) -> Finding:
+    """Chart loss against rate under one rule, a line per cell, and below it the best rates."""
+    rows = list[Row]()
+    best_rates = list[Row]()
+    table = list[dict[str, str]]()
+    for index, (name, cell) in enumerate(cells.items()):
+        for log2_rate, losses in zip(cell.log2_eta.tolist(), cell.scores.T, strict=True):
+            place = {"series": name, "size": index, "lr": math.pow(2, log2_rate)}
+            rows.append(place | columns("loss", mean(losses)))
+        table.append({"network": name, "best lr": rate_in_words(cell.rate())})
+        if cell.has_optimum:
+            best_rates.append({"series": name} | columns("lr", cell.rate()))
     return Finding(
-        name,
-        title,
-        headline,
+        f"loss-{answer.rule}",
+        f"{answer.rule}: {_cost(answer)}",
+        str(answer),
         rows,
         Axes("lr", "loss", "lr", transfer.score, "semilogarithmic", zero=False, colour="size"),
-        f"{held} Bars: 95 % intervals, over seeds; diamonds below: best rates. {transfer.about}",
-        table=[{"network": x, "best lr": rate_in_words(cell.rate())} for x, cell in cells.items()],
-        best=[
-            {"series": x} | columns("lr", cell.rate())
-            for x, cell in cells.items()
-            if cell.has_optimum
-        ],
+        f"Bars: 95 % intervals, over seeds; diamonds below: best rates. {transfer.about}",
+        table=table,
+        best=best_rates,
     )
 
 
 def _against(answers: Sequence[RateAgainst], transfer: Transfer) -> Finding:
-    """The best rate at the largest size against one setting, a line per rule."""
+    """Chart the best rate at the largest size against one setting, a line per rule."""
     setting = answers[0].setting
     size = answers[0].sizes[-1]
+    trends = list[str]()
+    rows = list[Row]()
+    for answer in answers:
+        trends.append(f"{answer.rule}: the best rate {_trend(answer.exponent)} with {setting}")
+        for value in answer.values:
+            cell = answer.cells[size, value]
+            # A logarithmic axis has no place for 0.
+            if cell.has_optimum and value > 0:
+                place = {"series": answer.rule, setting: value}
+                rows.append(place | columns("lr", cell.rate()))
     return Finding(
         f"rate-{setting}",
-        "; ".join(
-            f"{answer.rule}: the best rate {_trend(answer.exponent)} with {setting}"
-            for answer in answers
-        ),
+        "; ".join(trends),
         " ".join(answer.sentence for answer in answers),
-        [
-            {"series": answer.rule, setting: value}
-            | columns("lr", answer.cells[size, value].rate())
-            for answer in answers
-            for value in answer.values
-            if answer.cells[size, value].has_optimum and value > 0
-        ],
+        rows,
         Axes(setting, "lr", setting, "best lr", "logarithmic", order=_order(transfer)),
         f"At {in_words(size)}. Bars: 95 % intervals. {transfer.about}",
     )
 
 
 def _held(answer: RuleTransfer, axis: Axis) -> str:
-    """The size of the other axis."""
+    """Say at which size the other axis is held."""
     place = 1 - AXES.index(axis)
     return f"At {AXES[place]} {max(size[place] for size in answer.cells)}."

@@ -1,5 +1,6 @@
-"""What a stored transfer tuned: rule, optimizer, base and learning rate, for the plan of a larger
-network.
+"""What a stored transfer tuned, for the plan of a larger network.
+
+This is a rule, an optimizer, a base and a learning rate.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ _RESULT = "result.json"
 
 @dataclass(frozen=True)
 class Tuned:
-    """The smallest network of a transfer under one rule, and its best learning rate with its 95 %
-    interval.
+    """The smallest network of a transfer under one rule, and its best learning rate.
 
-    The rate is that of the base, which is the smallest network unless a family had another.
+    ``lr`` has the 95 % interval, and is a rate of the base, which is the smallest network unless a
+    family had another.
     """
 
     place: str
@@ -36,34 +37,33 @@ class Tuned:
     optimizer: str | None = None
 
     def __str__(self) -> str:
-        base = "" if self.base == self.size else f", in rates of the base {in_words(self.base)}"
+        size = in_words(self.size)
+        if self.base != self.size:
+            size += f", in rates of the base {in_words(self.base)}"
         rate = rate_in_words(self.lr)
-        return (
-            f"From {self.place}: tuned at {in_words(self.size)}{base} under {self.rule}, lr = "
-            f"{rate}."
-        )
+        return f"From {self.place}: tuned at {size} under {self.rule}, lr = {rate}."
 
     @staticmethod
     def read(path: str, rule: str | None = None) -> Tuned:
         """Read the answer of ``nfd transfer`` from its directory or its ``result.json``.
 
         Args:
-            path: of either. rule: one of those that were compared; by default the one that a plan
-                has.
+            path: of the directory or the file.
+            rule: one of those that were compared; by default the rule that a plan has.
 
         Raises:
             InputError: where no transfer is stored, or none of the rule, or the best rate lies
                 outside of the grid.
         """
-        given = expanded(path)
-        file = given / _RESULT if given.is_dir() else given
+        file = expanded(path)
+        if file.is_dir():
+            file /= _RESULT
         try:
             stored = json.loads(file.read_text(encoding="utf-8"))
-            rows = [
-                row
-                for row in stored["table"]
-                if row["quantity"] == "best lr" and row["width"] is not None
-            ]
+            rows = list[Row]()
+            for row in stored["table"]:
+                if row["quantity"] == "best lr" and row["width"] is not None:
+                    rows.append(row)
             rules = list(dict.fromkeys(str(row["rule"]) for row in rows))
             if not rules:
                 raise ValueError("it has no best rates by width and depth")
@@ -81,7 +81,7 @@ class Tuned:
 
 
 def _chosen(rules: list[str], rule: str | None, path: str) -> str:
-    """The rule that was asked for, the one that plans have by default, or the only one."""
+    """Return the rule asked for, else the one that plans have by default, else the only one."""
     if rule in rules:
         return rule
     if rule is None and RULE in rules:
@@ -93,14 +93,22 @@ def _chosen(rules: list[str], rule: str | None, path: str) -> str:
 
 
 def _smallest(rows: list[Row], path: str) -> tuple[tuple[int, int], Interval]:
-    """The smallest size and its best rate; InputError where that is not known."""
+    """Return the smallest size and its best rate.
+
+    Raises:
+        InputError: where the rate is not known.
+    """
     row = min(rows, key=lambda row: (row["width"], row["depth"]))
     size = (int(row["width"]), int(row["depth"]))
-    values: list[Any] = [row[name] for name in ("value", "low", "high")]
-    value, low, high = (math.nan if number is None else float(number) for number in values)
-    if not math.isfinite(value):
+    rate = Interval(_number(row["value"]), math.nan, _number(row["low"]), _number(row["high"]))
+    if not math.isfinite(rate.value):
         raise InputError(
             f"--from {path} does not know the best rate at {in_words(size)}: it lies at an end of "
             "the grid. Run nfd transfer with other rates (--lr), or give --base and --lr."
         )
-    return size, Interval(value, math.nan, low, high)
+    return size, rate
+
+
+def _number(value: Any) -> float:
+    """Read a number; JSON has null for one that is unknown."""
+    return math.nan if value is None else float(value)

@@ -16,7 +16,7 @@ from nfd.core.errors import InputError, InputTypeError
 from nfd.core.random import derive
 from nfd.core.words import nearest
 
-# names of fields that follow width, the numbers of heads first, or depth
+# Names of fields that follow width, the numbers of heads first, or depth.
 _LIKE = {
     "width": re.compile(
         r"(.+_)?(n|num)_(.+_)?heads?|(.+_)?attention_heads|(mamba_)?n_groups"
@@ -26,7 +26,7 @@ _LIKE = {
     ),
     "depth": re.compile(r"((en|de)coder_)?((n|num)_)?((hidden|encoder|decoder)_)?layers?"),
 }
-# tasks of the auto classes, and of the bare models; the first that knows a config decides
+# Tasks of the auto classes, and of the bare models; the first that knows a config decides.
 _TASKS = (
     *("MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM", "MODEL_FOR_SPEECH_SEQ_2_SEQ", "MODEL_FOR_MULTIMODAL_LM"),
     *("MODEL_FOR_MASKED_LM", "MODEL_FOR_CAUSAL_LM", "MODEL_FOR_ZERO_SHOT_IMAGE_CLASSIFICATION"),
@@ -110,7 +110,9 @@ def from_config(
 
 def _check_names_fields(argument: str, names: Any) -> None:
     """Raise TypeError unless an argument is the name of a field, or several."""
-    several = [names] if isinstance(names, str | int) else names
+    several = names
+    if isinstance(names, str | int):
+        several = [names]
     if not all(isinstance(name, str) for name in several):
         raise InputTypeError(
             f"{argument} must name a field, such as 'hidden_size'; got {names!r}. make_model "
@@ -150,8 +152,11 @@ def _own_name(config: Any, name: str) -> str:
 
 def _numbers(value: Any) -> list[int]:
     """List a whole number, or the whole numbers of several stages; nothing for anything else."""
-    numbers = list(value) if isinstance(value, list | tuple) else [value]
-    return numbers if all(type(number) is int for number in numbers) else []
+    numbers = [value]
+    if isinstance(value, list | tuple):
+        numbers = list(value)
+    are_whole = all(type(number) is int for number in numbers)
+    return numbers if are_whole else []
 
 
 def _tied(
@@ -161,7 +166,9 @@ def _tied(
 
     First those that are named, then others like them beside these.
     """
-    names = [_own_name(config, name) for name in ([named] if isinstance(named, str) else named)]
+    if isinstance(named, str):
+        named = [named]
+    names = [_own_name(config, name) for name in named]
     places = {name.rpartition(".")[0] for name in names}
     names += [_own_name(config, name) for name in more]
     fields = _fields(config)
@@ -180,6 +187,7 @@ def _tied(
 
 
 def _class_of(config: Any) -> Callable[[Any], nn.Module]:
+    """Return the class of a config's architectures; without them, of the first task that fits."""
     import transformers
     from transformers.models.auto import modeling_auto
 
@@ -202,14 +210,14 @@ def _class_of(config: Any) -> Callable[[Any], nn.Module]:
 
 @dataclass
 class _FromConfig:
-    """What ``from_config`` returns: an object, so that it can be pickled."""
+    """A function ``make_model``, as an object, so that it can be pickled."""
 
     config: Any
     widths: Mapping[str, Any]
     depths: Mapping[str, Any]
     model_class: Callable[[Any], nn.Module]
 
-    # stores know families by this name: two configs must not share it
+    # Stores know families by this name: two configs must not share it.
     def __post_init__(self) -> None:
         content = f"{self.config.to_dict()} {[*self.widths]} {[*self.depths]}"
         kind = getattr(self.model_class, "__qualname__", type(self.config).__qualname__)
@@ -231,7 +239,7 @@ class _FromConfig:
                 f"{groups} num_key_value_heads must divide {heads} num_attention_heads at "
                 f"{next(iter(self.widths))} {width}. Take another width, or do not keep them."
             )
-        # an auto class makes models by a method
+        # An auto class makes models by a method.
         make = getattr(self.model_class, "from_config", self.model_class)
         model: nn.Module = make(config)
         return model

@@ -126,17 +126,18 @@ class Family:
 
         It has the numbers and texts that a ``functools.partial`` has bound.
         """
-        bound = self.make_model.keywords if isinstance(self.make_model, partial) else {}
-        settings = {
-            name: value
-            for name, value in sorted(bound.items())
-            if isinstance(value, int | float | str)
-        }
+        settings = dict[str, Any]()
+        if isinstance(self.make_model, partial):
+            for name, value in sorted(self.make_model.keywords.items()):
+                if isinstance(value, int | float | str):
+                    settings[name] = value
         blocks = self.blocks
         if blocks is not None and not isinstance(blocks, str):
             blocks = list(blocks)
         # What most families lack is left out: so their trials keep the keys they have in stores.
-        identity: dict[str, Any] = {"settings": settings} if settings else {}
+        identity = dict[str, Any]()
+        if settings:
+            identity["settings"] = settings
         identity |= {
             "family": self.name,
             "version": self.version,
@@ -250,10 +251,10 @@ class Family:
         """
         width = check_count("width", width, maximum=WIDEST)
         depth = check_count("depth", depth, maximum=MOST)
-        # initial weights of two sizes are independent
+        # Initial weights of two sizes are independent.
         seed = derive(check_seed(seed), "check", width, depth)
         if weights != "dense":
-            # stored weights do without this room
+            # Stored weights do without this room.
             from nfd.wide.defer import defer
 
             module, planned = self.outline(width, depth, seed)
@@ -263,7 +264,7 @@ class Family:
         if device is not None:
             module.to(device)
         member = Member(module, self._planned(module, width, depth, device))
-        # other rules leave a module's initial weights
+        # Other rules leave a module's initial weights.
         if member.net is not None or rule_named(self.rule).scales_width:
             member.plan.apply_(module, seed)
         return member
@@ -279,7 +280,7 @@ class Family:
         try:
             with meta_matrices():
                 module = self._instance(width, depth, seed)
-        # what is wrong with numbers too is raised here
+        # What is wrong with numbers too is raised here.
         except Exception:
             module = self._instance(width, depth, seed)
         planned = self._planned(module, width, depth, "cpu")
@@ -358,7 +359,7 @@ def as_family(
             )
         family = Family(family, base, **more)
         if told_by(instance(family.make_model, *base)) is not None:
-            # Such networks have the learning rate of width and depth 1.
+            # The learning rate of such networks is the rate at width and depth 1.
             family = replace(family, base=(1, 1))
     family = family.under(rule, optimizer, sample, blocks=blocks, roles=roles)
     # Code can change under a name: what a closure holds, or what a notebook defines again.
@@ -375,7 +376,7 @@ class NetworkFamily(Family):
     The rule decides their residual multiplier and regime too.
     """
 
-    # of a class, the sizes of inputs and outputs, and settings
+    # A class with the sizes of inputs and outputs, and settings, bound.
     make_model: partial[Network]
 
     @property
@@ -389,7 +390,7 @@ class NetworkFamily(Family):
 
     @property
     def resolution(self) -> float | None:
-        # the paper's limits are of networks that drop nothing
+        # The paper's limits are of networks that drop nothing.
         return None
 
     def under(
@@ -432,7 +433,7 @@ class NetworkFamily(Family):
         if resolution is not None:
             settings["resolution"] = resolution
         net = self.make_model(width, depth, **settings)
-        # in the kernel regime rates are the base's at every width
+        # In the kernel regime learning rates are the base's at every width.
         base_width = 1 if net.regime == "feature" else None
         return Member(net, net.own_plan(self.rule, self.optimizer, base_width, 1))
 
@@ -465,7 +466,7 @@ def networks(
         optimizer,
         name=kind.__qualname__,
         version=version,
-        # whatever PyTorch's default is
+        # The type does not depend on PyTorch's default.
         _dtype=torch.float32,
     )
 

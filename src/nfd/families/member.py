@@ -44,7 +44,9 @@ class Member:
         self.module = module
         self.plan = plan
         network = told_by(module)
-        self.net = network if isinstance(network, Network) else None
+        self.net: Network | None = None
+        if isinstance(network, Network):
+            self.net = network
 
     def __call__(self, sample: Any) -> Any:
         """Call the module with a tensor, a tuple of arguments, or a dict of keyword arguments."""
@@ -71,7 +73,9 @@ class Member:
         """
         if self.net is None:
             return self.plan.own_factor(name)
-        return 0.0 if name.endswith("feedback_weight") else self.net.scale(self.plan.roles[name])
+        if name.endswith("feedback_weight"):
+            return 0.0
+        return self.net.scale(self.plan.roles[name])
 
     @property
     def is_planned(self) -> bool:
@@ -100,7 +104,7 @@ class Member:
     ) -> list[BaseGroup]:
         """Group the parameters that are stepped alike, with settings of the base.
 
-        It has the arguments of ``groups``.
+        Arguments are as in ``groups``.
         """
         if self.is_planned:
             return self.plan.base_groups(
@@ -132,7 +136,7 @@ class Member:
         functions and norms are not counted. The module does not change.
         """
         trained = [p for p in self.module.parameters() if p.requires_grad]
-        # attention by its products: PyTorch has no count for the fused one
+        # Attention is counted by its products: PyTorch has no count for the fused one.
         counter = FlopCounterMode(display=False)
         with evaluating(self.module), global_streams(), sdpa_kernel(SDPBackend.MATH), counter:
             torch.autograd.grad(outputs_of(self(sample)).sum(), trained, allow_unused=True)

@@ -15,13 +15,13 @@ from nfd.core.errors import InputTypeError
 from nfd.core.estimates import rms
 from nfd.scaling.samples import outputs_of
 
-# inputs of modules that are kept: one of them may be the stream that a branch was added to
+# So many inputs of modules are kept: one of them may be the stream that a branch was added to.
 _GIVEN = 4
-# last digits by which what was added may differ from a multiple of what the block made
+# The last digits by which what was added may differ from a multiple of the block's output.
 _ROUNDED = 4
-# vectors that two numbers of a channel must explain; so many chance does not fit
+# So many vectors two numbers of a channel must explain: chance does not fit them.
 _ROWS = 8
-# of the stream before, at least: a model that only rescales the stream adds nothing to it
+# The least share of the stream before: a model that only rescales the stream adds nothing to it.
 _KEPT = 0.01
 
 
@@ -41,14 +41,14 @@ class EndGradients(NamedTuple):
 class _Call:
     """The latest call of a block: its input and output.
 
-    ``given`` begins with the input; then come the inputs of modules called before, such as its
+    The first of ``given`` is the input; then come the inputs of modules called before, such as its
     norm.
     """
 
     stack: str
     block: str
     given: tuple[Tensor, ...]
-    made: Tensor
+    output: Tensor
     is_first: bool
     is_last: bool
 
@@ -78,12 +78,12 @@ class StreamEnds:
     before: dict[str, Tensor] = field(default_factory=dict)
     behind: dict[str, Tensor] = field(default_factory=dict)
     gains: dict[str, float | Tensor] = field(default_factory=dict)
-    # inputs of the latest modules outside of blocks, and of blocks
+    # Inputs of the latest modules outside of blocks, and of blocks.
     _given: tuple[Tensor, ...] = ()
     _call: _Call | None = None
-    # by stack: to which of given, by what factor
+    # By stack: the place in ``given`` of the stream that the branch was added to, and the factor.
     _added: dict[str, tuple[int, float]] = field(default_factory=dict)
-    # of what the last block made in the stream, by stack
+    # By stack: the share of the last block's output in the stream.
     _shares: dict[str, float] = field(default_factory=dict)
 
     def keep(self, end: list[Tensor], h: Tensor) -> None:
@@ -109,56 +109,62 @@ class StreamEnds:
             h = outputs_of(value)
             call = self._call
             self._given = (h, *self._given[: _GIVEN - 1])
-            if call is None or h.shape != call.made.shape:
+            if call is None or h.shape != call.output.shape:
                 return
             if any(h is earlier for earlier in call.given):
                 return
-            if torch.equal(h, call.made):
+            if torch.equal(h, call.output):
                 self._put(call, call.given[0], h, 1.0)
                 self.gains[call.block] = 1.0
                 return
-            for index, z in enumerate(call.given):
-                factor = _factor(z, call.made, h)
-                gain = _gain_of_channels(z, call.made, h) if factor is None else factor
-                if gain is not None:
-                    if factor is not None:
-                        self._added[call.stack] = index, factor
-                    self._put(call, z, h, 1.0)
-                    self.gains[call.block] = gain
-                    for end, is_there, stream in (
-                        (self.first, call.is_first, z),
-                        (self.last, call.is_last, h),
-                    ):
-                        if is_there:
-                            end[call.stack].pop()
-                            self.keep(end[call.stack], stream)
-                    return
+            self._meet_sum(call, h)
+
+    def _meet_sum(self, call: _Call, h: Tensor) -> None:
+        """Note the stream after a block, if the block's output was added to an earlier stream."""
+        for index, z in enumerate(call.given):
+            factor = _factor(z, call.output, h)
+            gain: float | Tensor | None = factor
+            if factor is None:
+                gain = _gain_of_channels(z, call.output, h)
+            if gain is None:
+                continue
+            if factor is not None:
+                self._added[call.stack] = (index, factor)
+            self._put(call, z, h, 1.0)
+            self.gains[call.block] = gain
+            # The block's input and output were noted in place of the stream.
+            if call.is_first:
+                self.first[call.stack].pop()
+                self.keep(self.first[call.stack], z)
+            if call.is_last:
+                self.last[call.stack].pop()
+                self.keep(self.last[call.stack], h)
+            return
 
     def leave(
-        self, stack: str, block: str, given: Any, made: Any, *, is_first: bool, is_last: bool
+        self, stack: str, block: str, given: Any, output: Any, *, is_first: bool, is_last: bool
     ) -> None:
         """Note the input of a block, and its output."""
         with suppress(InputTypeError):
-            own = outputs_of(given)
-            others = [h for h in self._given if h is not own]
-            call = _Call(stack, block, (own, *others), outputs_of(made), is_first, is_last)
+            entering = outputs_of(given)
+            earlier = [h for h in self._given if h is not entering]
+            call = _Call(stack, block, (entering, *earlier), outputs_of(output), is_first, is_last)
             if is_first:
-                self.keep(self.first[stack], own)
+                self.keep(self.first[stack], entering)
             if is_last:
-                self.keep(self.last[stack], call.made)
+                self.keep(self.last[stack], call.output)
             index, factor = self._added.get(stack, (0, 0.0))
-            z = call.given[min(index, len(others))]
-            is_branch = stack in self._added and z.shape == call.made.shape
-            self._put(
-                call,
-                z,
-                z + factor * call.made if is_branch else call.made,
-                factor if is_branch else 1.0,
-            )
-            self.gains[call.block] = factor if is_branch else 1.0
+            z = call.given[min(index, len(earlier))]
+            if stack in self._added and z.shape == call.output.shape:
+                self._put(call, z, z + factor * call.output, factor)
+                self.gains[call.block] = factor
+            else:
+                self._put(call, z, call.output, 1.0)
+                self.gains[call.block] = 1.0
             self._call = call
 
     def _put(self, call: _Call, before: Tensor, behind: Tensor, share: float) -> None:
+        """Note the stream before and after a block, and the share of its output there."""
         self.before[call.block] = before.detach()
         self.behind[call.block] = behind.detach()
         if call.is_last:
@@ -169,66 +175,71 @@ class StreamEnds:
 
         They exist after ``backward()``.
         """
-        first, last = (
-            [h for h in end[stack] if h.grad is not None] for end in (self.first, self.last)
-        )
+        first = [h for h in self.first[stack] if h.grad is not None]
+        last = [h for h in self.last[stack] if h.grad is not None]
         if len(first) != 1 or len(last) != 1:
             return None
-        (h, above), (_, below) = (_vectors_of(end) for end in (*first, *last))
+        h, above = _vectors_of(first[0])
+        _, below = _vectors_of(last[0])
         below = below / (self._shares.get(stack, 1.0) or 1.0)
         empty = ~h.any(-1)
         if not empty.any() or empty.all():
             return EndGradients(rms(above), rms(below), 0.0)
-        there = below[~empty] if below.shape[:-1] == empty.shape else below
-        return EndGradients(rms(above[~empty]), rms(there), rms(above[empty]))
+        if below.shape[:-1] == empty.shape:
+            below = below[~empty]
+        return EndGradients(rms(above[~empty]), rms(below), rms(above[empty]))
 
 
-def _factor(before: Tensor, made: Tensor, behind: Tensor) -> float | None:
-    """Find the factor by which a branch was added to a stream.
+def _factor(before: Tensor, output: Tensor, after: Tensor) -> float | None:
+    """Find the factor by which a block's output was added to a stream.
 
     None where this is not how the stream after it came about.
     """
-    if before.shape != made.shape or not all(h.is_floating_point() for h in (before, made, behind)):
+    if not _are_comparable(before, output, after):
         return None
-    wide = torch.promote_types(behind.dtype, torch.float32)
-    z, branch, h = (part.detach().to(wide) for part in (before, made, behind))
+    wide = torch.promote_types(after.dtype, torch.float32)
+    z, branch, h = (part.detach().to(wide) for part in (before, output, after))
     added = h - z
     size = branch.square().sum()
+    # Any factor fits a branch of zeros: take 1. Where the size is nan, nothing fits.
     factor = (added * branch).sum() / size if size > 0 else size + 1
-    rounded = (
-        torch.finfo(behind.dtype).eps * (z.norm() + h.norm())
-        + torch.finfo(made.dtype).eps * added.norm()
-    )
-    return float(factor) if (added - factor * branch).norm() <= _ROUNDED * rounded else None
+    rounded = torch.finfo(after.dtype).eps * (z.norm() + h.norm())
+    rounded = rounded + torch.finfo(output.dtype).eps * added.norm()
+    if (added - factor * branch).norm() <= _ROUNDED * rounded:
+        return float(factor)
+    return None
 
 
-def _gain_of_channels(before: Tensor, made: Tensor, behind: Tensor) -> Tensor | None:
-    """Find a of ``behind = b * before + a * made``, with an a and a b for every channel.
+def _are_comparable(before: Tensor, output: Tensor, after: Tensor) -> bool:
+    """Whether a block's output can have been added to a stream."""
+    are_floats = all(h.is_floating_point() for h in (before, output, after))
+    return before.shape == output.shape and are_floats
+
+
+def _gain_of_channels(before: Tensor, output: Tensor, after: Tensor) -> Tensor | None:
+    """Find a of ``after = b * before + a * output``, with an a and a b for every channel.
 
     Returns:
-        A tensor that multiplies ``made``; None where this fails.
+        A tensor that multiplies ``output``; None where this fails.
     """
-    if before.shape != made.shape or not all(h.is_floating_point() for h in (before, made, behind)):
+    if not _are_comparable(before, output, after):
         return None
-    channels = 1 if made.dim() > 3 else made.dim() - 1
+    channels = 1 if output.dim() > 3 else output.dim() - 1
     z, branch, h = (
-        part.detach().double().movedim(channels, 0).flatten(1) for part in (before, made, behind)
+        part.detach().double().movedim(channels, 0).flatten(1) for part in (before, output, after)
     )
     if z.shape[1] < _ROWS:
         return None
     parts = torch.stack([z, branch], -1)
-    keep, gain = (
-        (torch.linalg.pinv(parts.mT @ parts, hermitian=True) @ (parts.mT @ h[..., None]))
-        .squeeze(-1)
-        .T
-    )
+    inverse = torch.linalg.pinv(parts.mT @ parts, hermitian=True)
+    keep, gain = (inverse @ (parts.mT @ h[..., None])).squeeze(-1).T
     written = gain[:, None] * branch
     residual = h - keep[:, None] * z - written
-    rounded = torch.finfo(behind.dtype).eps * (z.norm() + h.norm() + written.norm())
+    rounded = torch.finfo(after.dtype).eps * (z.norm() + h.norm() + written.norm())
     if residual.norm() > _ROUNDED * rounded or float(keep.min()) < _KEPT:
         return None
-    shape = (-1, *[1] * (made.dim() - 1 - channels))
-    of_channels: Tensor = gain.to(made.dtype).view(shape)
+    shape = (-1, *[1] * (output.dim() - 1 - channels))
+    of_channels: Tensor = gain.to(output.dtype).view(shape)
     return of_channels
 
 
