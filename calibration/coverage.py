@@ -2,7 +2,7 @@
 
 It writes docs/coverage.csv and fills a page. Every kind of interval is made by the function that
 the library makes it with, from numbers or networks whose truth is known: the draws of
-``calibration.coverage_cases`` and ``calibration.coverage_laws``. Two processes share the draws.
+``calibration.coverage_cases``, ``coverage_laws`` and ``coverage_bowls``. Two processes share them.
 """
 
 from __future__ import annotations
@@ -107,13 +107,15 @@ def draws() -> dict[str, Sequence[Draw]]:
 
     The slowest come first, so that no process is left with one at the end.
     """
-    # Both import this module.
+    # They import this module.
     laws = import_module("calibration.coverage_laws")
+    bowls = import_module("calibration.coverage_bowls")
     cases = import_module("calibration.coverage_cases")
     return {
         "predict": cases.PREDICTIONS,
         "laws": laws.LAWS,
         "rates": laws.DRAWS,
+        "bowls": bowls.DRAWS,
         "noise": cases.SCALES,
         "slopes": cases.SLOPES,
         "means": cases.MEANS,

@@ -350,7 +350,12 @@ def _of_rates(part: Row) -> Row:
             shown.append(case)
         if case["excess"] > 1 and not case["source"].startswith("steplaw"):
             diverged.append(f"{case['source']}, {case['case']} ({case['excess']:.0f} % lost)")
-    return {"cases": shown, "coverage": part["coverage"], "diverged": diverged}
+    return {
+        "cases": shown,
+        "coverage": part["coverage"],
+        "prices": part["prices"],
+        "diverged": diverged,
+    }
 
 
 def _of_ladder(case: Row) -> Row:

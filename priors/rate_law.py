@@ -74,6 +74,8 @@ CITED = {
     "fantastic": "Wen et al. 2025 (2509.02046)",
     "epfl": "Haegele et al. 2024 (2405.18392)",
 }
+# Share of the loss: a run that loses so much has diverged, or nearly.
+DIVERGED = 0.1
 # Sources of the prior: dense networks under AdamW and what steps alike. Best rates of Muon, Lion,
 # Kron follow N by -0.25 to -0.39, those of mixtures of experts by -0.15: these share a width.
 STEPS_ALIKE = ("steplaw", "fantastic_adamw", "fantastic_nadamw", "epfl_cos", "epfl_wsd")
@@ -187,7 +189,11 @@ class Score:
             rate.
         covered: the share of cells whose best rate lies in its interval.
         excess, same, plan: mean excess loss in percent at the advised rate, at the nearest fitted
-            cell's best rate, and at what ``plan`` of 0.2.0 assumed of it.
+            cell's best rate, and by fixed powers of it.
+        promised: mean of the costs that the law expects, in percent.
+        above: the share of cells that cost more than the law's "at most".
+        diverged, chance: the share of advised rates that lose ``DIVERGED`` or more, and the mean
+            chance of divergence that the law says.
     """
 
     cells: int
@@ -197,9 +203,13 @@ class Score:
     excess: float
     same: float
     plan: float
+    promised: float
+    above: float
+    diverged: float
+    chance: float
 
     def __str__(self) -> str:
-        numbers = (self.error, self.half, self.covered, self.excess, self.same, self.plan)
+        numbers = tuple(asdict(self).values())[1:]
         return f"{self.cells:4d} {' '.join(f'{v:7.3f}' for v in numbers)}"
 
 
@@ -220,16 +230,25 @@ def scored(law: RateLaw, fitted: Sequence[Cell], held: Sequence[Cell]) -> Score:
     means, deviations = law.predicted(places)
     truth = np.array([cell.moments(law.bowl)[:2] for cell in held])
     error = np.abs(means - truth[:, 0])
-    costs = list[tuple[float, float, float]]()
+    costs = list[tuple[float, ...]]()
     for cell, mean, deviation in zip(held, means, deviations, strict=True):
-        advised = math.log2(law.missed(float(mean), float(deviation), cell.place).advised)
+        answer = law.missed(float(mean), float(deviation), cell.place)
+        cost = excess(cell, math.log2(answer.advised))
         near = nearest(cell, fitted)
         costs.append(
-            (excess(cell, advised), excess(cell, near.best), excess(cell, by_powers(cell, near)))
+            (
+                100 * cost,
+                100 * excess(cell, near.best),
+                100 * excess(cell, by_powers(cell, near)),
+                100 * answer.excess.value,
+                cost > answer.excess.high,
+                cost >= DIVERGED,
+                answer.diverges,
+            )
         )
     inside = float(np.mean(error < 1.96 * np.sqrt(deviations**2 + truth[:, 1])))
     half = float(np.median(1.96 * deviations))
-    return Score(len(held), float(error.mean()), half, inside, *(100 * np.mean(costs, 0)).tolist())
+    return Score(len(held), float(error.mean()), half, inside, *np.mean(costs, 0).tolist())
 
 
 def nearest(cell: Cell, fitted: Sequence[Cell]) -> Cell:
@@ -238,10 +257,13 @@ def nearest(cell: Cell, fitted: Sequence[Cell]) -> Cell:
 
 
 def by_powers(cell: Cell, small: Cell) -> float:
-    """log2 of the rate of a cell by what 0.2.0 assumed: from the best run of a small one, with
-    width as a root of N.
-    """
+    """log2 of a cell's rate by fixed powers of a small one's best, with width as a root of N."""
     return small.best + float((cell.place - small.place) @ [-0.5, -0.32, 0.5])
+
+
+def by_complete_d_p(cell: Cell, small: Cell) -> float:
+    """log2 of a cell's rate by Complete(d)P at the same size: the root of batch over tokens."""
+    return small.best + float((cell.place - small.place) @ [0.0, -0.5, 0.5])
 
 
 def split(low: float, high: float, axis: int, largest: bool = True) -> Side:
@@ -305,24 +327,25 @@ TRIED = {
 }
 
 
-def carried(law: RateLaw, small: Cell, cell: Cell) -> tuple[float, float, float, bool]:
-    """A row of ``planned``: excess losses at three rates, and whether the interval holds the best
-    one.
-    """
+Carried = tuple[float, float, float, float, bool]
+
+
+def carried(law: RateLaw, small: Cell, cell: Cell) -> Carried:
+    """Find excess losses at four rates, and whether the law's interval holds the best one."""
     sizes = np.exp2([small.place, cell.place]) * [*REFERENCE.values()]
     moved = law.factor(**dict(zip(REFERENCE, map(tuple, sizes.T.tolist()), strict=True)))
     before, one = small.moments(law.bowl)[:2]
     after, other = cell.moments(law.bowl)[:2]
     deviation = moved.rate.stderr / moved.rate.value / math.log(2)
     missed = abs(after - before - math.log2(moved.rate.value))
-    rates = small.best + math.log2(moved.advised), by_powers(cell, small), small.best
-    one_law, powers, same = (100 * excess(cell, rate) for rate in rates)
-    return one_law, powers, same, missed < 1.96 * math.sqrt(deviation**2 + one + other)
+    one_law = 100 * excess(cell, small.best + math.log2(moved.advised))
+    powers = 100 * excess(cell, by_powers(cell, small))
+    complete = 100 * excess(cell, by_complete_d_p(cell, small))
+    same = 100 * excess(cell, small.best)
+    return one_law, powers, complete, same, missed < 1.96 * math.sqrt(deviation**2 + one + other)
 
 
-def carried_to_held(
-    law: RateLaw, cells: Sequence[tuple[Place, Cell]], side: Side
-) -> list[tuple[float, float, float, bool]]:
+def carried_to_held(law: RateLaw, cells: Sequence[tuple[Place, Cell]], side: Side) -> list[Carried]:
     """The costs of every held cell that has a fitted cell of its size."""
     fitted = [cell for place, cell in cells if side(place)]
     held = [cell for place, cell in cells if side(place) is False]
@@ -340,20 +363,20 @@ def planned(
     """What plans cost that carry the best run of a cell to a held one of the same size: the nearest
     that is fitted.
 
-    ``law``, ``powers`` and ``same`` are mean excess losses in percent by the prior of other sources
-    alone, by what 0.2.0 assumed, and at the same rate; ``covered`` is the share of best rates in
-    the law's 95 % intervals. By kind of optimizer, and case.
+    ``law``, ``powers``, ``complete_d_p`` and ``same`` are mean excess losses in percent: by the
+    prior of other sources, by fixed powers, by Complete(d)P, and at the same rate; ``covered`` is
+    the share of best rates in the law's 95 % intervals. By kind of optimizer, and case.
     """
     plans = dict[str, dict[str, dict[str, float]]]()
     for kind, tried in TRIED.items():
         law = law_of_cells([], prior_from(sources, but=tried[0].split("_")[0]))
         for case, side in PLANS[kind].items():
-            costs = list[tuple[float, float, float, bool]]()
+            costs = list[Carried]()
             for source in tried:
                 costs += carried_to_held(law, sources[source], side)
             means = dict(
                 zip(
-                    ("law", "powers", "same", "covered"),
+                    ("law", "powers", "complete_d_p", "same", "covered"),
                     np.mean(costs, 0).round(3).tolist(),
                     strict=True,
                 )
@@ -368,7 +391,7 @@ def tabled(evidence: Mapping[str, Mapping[str, Mapping[str, float]]], page: Path
     start = 2 + next(k for k, line in enumerate(lines) if line.startswith("| optimizer |"))
     rows = [
         f"| {kind} | {case} | {cost['cells']} | {cost['law']:.2g} % | {cost['powers']:.2g} % | "
-        f"{cost['same']:.2g} % | {cost['covered']:.2f} |"
+        f"{cost['complete_d_p']:.2g} % | {cost['same']:.2g} % | {cost['covered']:.2f} |"
         for kind, cases in evidence.items()
         for case, cost in cases.items()
     ]
@@ -497,6 +520,22 @@ def covered_of(scores: Sequence[Score]) -> float:
     return float(np.average([one.covered for one in scores], weights=[one.cells for one in scores]))
 
 
+def priced(scores: Sequence[Score]) -> dict[str, float]:
+    """Compare what laws promise of the cost with what it was; cells count alike.
+
+    Returns:
+        Mean real and promised cost in percent, and the shares of cells that cost more than "at
+        most", that diverged, and of which divergence was expected.
+    """
+    weights = [score.cells for score in scores]
+
+    def mean(name: str) -> float:
+        return float(np.average([getattr(score, name) for score in scores], weights=weights))
+
+    names = ("excess", "promised", "above", "diverged", "chance")
+    return {"cells": sum(weights)} | {name: mean(name) for name in names}
+
+
 def main() -> None:
     """Print the scores of every case, or write the prior of the package."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -531,6 +570,10 @@ def main() -> None:
     for source, _, score in rows:
         by_source.setdefault(source, []).append(score)
     covered = {source: covered_of(scores) for source, scores in by_source.items()}
+    prices = {source: priced(scores) for source, scores in by_source.items()}
+    prices["all"] = priced([score for _, _, score in rows])
+    for source, price in prices.items():
+        print(f"{source:18s}", {name: round(number, 3) for name, number in price.items()})
     print("coverage by source:", {source: round(share, 3) for source, share in covered.items()})
     powers = exponents(sources, prior)
     for power in powers:
@@ -540,7 +583,7 @@ def main() -> None:
             {"source": source, "case": case, "goal": GOALS.get(case)} | asdict(score)
             for source, case, score in rows
         ]
-        content = {"cases": cases, "coverage": covered, "exponents": powers}
+        content = {"cases": cases, "coverage": covered, "prices": prices, "exponents": powers}
         arguments.out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 

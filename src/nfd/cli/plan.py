@@ -75,7 +75,7 @@ class PlanCommand(NetworkCommand):
         """Answer; returns the exit code."""
         from nfd.core.files import staged, write_json
         from nfd.experiments.tuned import Tuned
-        from nfd.laws.rate_runs import fit_rate_law
+        from nfd.laws.rate_runs import law_for_plan
 
         setup = self.read_setup()
         tuned = None
@@ -89,7 +89,7 @@ class PlanCommand(NetworkCommand):
         if self.batch or self.tokens or self.law:
             law = None
             if self.law:
-                law = fit_rate_law(self.law)
+                law = law_for_plan(self.law, plan.rule)
             plan = plan.for_run(self.batch, self.tokens, law=law)
         lr = self.lr
         if lr is None and tuned is not None:

@@ -68,6 +68,13 @@ class TransferCommand(LoggedCommand):
         group="Table of runs",
     )
 
+    scaled: tuple[str, ...] = option(
+        (),
+        "with --from: powers of batch and tokens by which your code multiplies lr after the table, "
+        "batch=0.5 tokens=-0.5",
+        group="Table of runs",
+    )
+
     def run(self, command: str) -> int:
         """Answer; returns the exit code."""
         from nfd.experiments.transfer_findings import hero, result, transfer_findings
@@ -116,16 +123,22 @@ class TransferCommand(LoggedCommand):
 
         directory = self.directory()
         target = named("--at", "such as parameters=7B tokens=4T batch=4M", self.at, as_number)
-        answer: Transfer | RateLaw = rates_of(self.log, self.named_columns(), self.guess)
+        scaled = named("--scaled", "such as batch=0.5 tokens=-0.5", self.scaled, as_number) or None
+        answer: Transfer | RateLaw = rates_of(
+            self.log, self.named_columns(), self.guess, rule=self.rule, scaled=scaled
+        )
         for name in target:
             check_choice("--at", name, ("parameters", "tokens", "batch"))
         if not target:
             return directory, _Outcome(answer, [answer.about])
         law = answer
         if not isinstance(law, RateLaw):
-            law = fit_rate_law(self.log, columns=self.named_columns())
+            law = fit_rate_law(
+                self.log, columns=self.named_columns(), rule=self.rule, scaled=scaled
+            )
         best = law.at(**target)
         advice = {"advised": best.advised, "best": best.rate.limits, "excess": best.excess.limits}
+        advice["diverges"] = best.diverges
         verdict = f"At {' '.join(self.at)}: {best}"
         return directory, _Outcome(answer, [answer.about], {"at": target | advice}, verdict)
 

@@ -7,8 +7,8 @@ from .ladder import LadderLaw as LadderLaw
 from .ladder import NextRun as NextRun
 from .ladder import fit_ladder as fit_ladder
 from .loss_law import Law as Law
+from .rate_advice import BestRate as BestRate
 from .rate_against import RateAgainst as RateAgainst
-from .rate_law import BestRate as BestRate
 from .rate_law import RateLaw as RateLaw
 from .rate_runs import fit_rate_law as fit_rate_law
 from .rule_transfer import drift as drift

@@ -195,7 +195,7 @@ class Cell:
     @property
     def rises(self) -> Array:
         """Losses above the lowest, as shares of it ``[E]``."""
-        return self.losses / self.losses.min() - 1
+        return np.asarray(self.losses / self.losses.min() - 1)
 
     @property
     def widening(self) -> float:
@@ -456,19 +456,23 @@ class RateLaw:
             effective = self.missed(float(means[0]), float(deviations[0]), place)
         return effective.times(math.pow(2, -scaled_by(self.scaled, place)))
 
+    @property
+    def usual(self) -> dict[str, float]:
+        """The middle of the table's sizes, in doublings; without a table that of public sweeps."""
+        if not len(self.places):
+            return dict(REFERENCE)
+        middle = np.exp2(self.places.mean(0)) * [*REFERENCE.values()]
+        return dict(zip(REFERENCE, middle.tolist(), strict=True))
+
     def _completed(self, given: Mapping[str, float | None]) -> dict[str, float]:
         """Sizes of a training, with the table's own where they are left out or it does not say."""
-        sizes = dict[str, float]()
-        for axis, (name, reference) in enumerate(REFERENCE.items()):
-            value = given[name]
-            if value is not None:
-                check_real(name, value, above=0.0)
-            if value is not None and name not in self.unsaid:
+        sizes = self.usual
+        for name, value in given.items():
+            if value is None:
+                continue
+            check_real(name, value, above=0.0)
+            if name not in self.unsaid:
                 sizes[name] = value
-            elif len(self.places):
-                sizes[name] = reference * math.pow(2, float(self.places[0, axis]))
-            else:
-                sizes[name] = reference
         return sizes
 
     def missed(self, mean: float, deviation: float, place: Array) -> BestRate:
@@ -551,9 +555,9 @@ class RateLaw:
                 equal in both, and widens the interval where the factor depends on it.
         """
         given = {name: pair for name, pair in sizes.items() if pair is not None}
-        small, large = (
-            self._doublings({name: pair[k] for name, pair in given.items()}) for k in (0, 1)
-        )
+        usual = self.usual
+        small = self._doublings(usual | {name: pair[0] for name, pair in given.items()})
+        large = self._doublings(usual | {name: pair[1] for name, pair in given.items()})
         places = np.stack([small, large])
         # Draws of the terms, as slopes at their means miss that a batch may lie on either side of
         # the critical one.

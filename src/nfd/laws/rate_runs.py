@@ -74,6 +74,17 @@ def fit_rate_law(
     return law_of_log(log, prior, rule, scaled)
 
 
+def law_for_plan(rows: Any, rule: str) -> RateLaw:
+    """Fit the law by which a plan follows batch and tokens.
+
+    Of a table of several rules it reads the plan's. A table of one rule is read as it is: a plan
+    takes nothing but batch and tokens from it, as its own rule divides by size.
+    """
+    log = read_log(rows, None, ("lr", "loss"), RATE_FIELDS)
+    rules = {run.rule for run in log.runs}
+    return fit_rate_law(rows, rule=rule if len(rules) > 1 else None)
+
+
 def law_of_log(
     log: Log,
     prior: str | os.PathLike[str] | None,

@@ -286,13 +286,15 @@ def rates_of(
     columns: Mapping[str, str | None] | None,
     guess: float | None,
     prior: str | os.PathLike[str] | None = "sweeps",
+    rule: str | None = None,
+    scaled: Mapping[str, float] | None = None,
 ) -> Transfer | RateLaw:
     """Fit best learning rates over width and depth, or the rate law, by the table's columns."""
     if needs_rate_law(read_log(rows, columns, ("lr", "loss"), RATE_FIELDS)):
         # Loaded only where a table is for it.
         from nfd.laws.rate_runs import fit_rate_law
 
-        return fit_rate_law(rows, columns=columns, prior=prior)
+        return fit_rate_law(rows, columns=columns, prior=prior, rule=rule, scaled=scaled)
 
     given_guess = None if guess is None else check_real("guess", guess, above=0.0)
     log = read_log(rows, columns, ("lr", "loss"), ("width", "depth", "rule", "seed"))

@@ -458,7 +458,8 @@ def _best_rate(
     answer = law.factor(batch=batch, tokens=tokens)
     sources = list[str]()
     if len(law.found):
-        sources.append(f"{len(law.found)} cells of runs")
+        under = f" under {law.rule}" if law.rule else ""
+        sources.append(f"{len(law.found)} cells of runs{under}")
     if law.sources:
         sources.append(f"public sweeps: {'; '.join(law.sources)}")
     return Factor(
