@@ -44,6 +44,9 @@ LUCK = 0.001  # share of the loss: how far the lowest loss of a table may be luc
 # finds equally good, those near the lowest losses.
 TABLE_SHARE = 0.5
 
+# A smaller chance of divergence is not said.
+LEAST_CHANCE = 0.005
+
 # A run to the right of the best one that lost this share of its loss is beyond the cliff.
 CLIFF_RISE = 0.1
 # Doublings from the best learning rate to the cliff: mean and deviation over tables, then the
@@ -84,10 +87,13 @@ class BestRate:
         cost = self.excess.scaled(100)
         text = (
             f"lr {self.advised:.3g}; the best is {r.value:.3g} [{r.low:.3g}, {r.high:.3g}], and "
-            f"missing it costs {cost.value:.2g} % of the loss on average, at most {cost.high:.2g} %"
+            f"missing it costs {cost.value:.2g} % of the loss on average"
         )
-        if self.diverges >= 0.005:
-            return f"{text}; training diverges with a chance of {100 * self.diverges:.2g} %."
+        # Where a diverged run is within the interval, its chance says more than a whole loss.
+        if self.diverges < 1 - MOST:
+            text += f", at most {cost.high:.2g} %"
+        if self.diverges >= LEAST_CHANCE:
+            text += f"; training diverges with a chance of {100 * self.diverges:.2g} %"
         return f"{text}."
 
 

@@ -839,7 +839,9 @@ def _curvature(logs: Array, noise: Array, places: Array, bowl: Array, prior: Pri
 
 def _curvature_spread(noise: Array, places: Array, bowl: Array, prior: Prior) -> Array:
     """Covariance ``[4, 4]`` of level and powers of the log curvature."""
-    _, deviation = prior.arrays("curvature", [*REFERENCE])
+    _, power_deviations = prior.arrays("curvature", [*REFERENCE])
+    _, level_deviation = prior.bowl["curvature"]
+    precision = np.diag([level_deviation**-2, *power_deviations**-2])
     rows = np.column_stack([np.ones(len(places)), places])
     weights = 1 / (noise + math.exp(2 * bowl[1]))
-    return np.asarray(np.linalg.inv((rows.T * weights) @ rows + np.diag([0.25, *deviation**-2])))
+    return np.asarray(np.linalg.inv((rows.T * weights) @ rows + precision))
