@@ -273,7 +273,7 @@ def test_the_most_that_is_promised_holds_and_the_mean_is_honest() -> None:
     above = 0
     real = list[float]()
     promised = list[float]()
-    for _ in range(40):
+    for _ in range(24):
         cells = Rows()
         for N in (1e8, 2e8, 4e8):
             best = -9 - 0.4 * math.log2(N / 1e8) + 0.1 * random.normal()
@@ -287,7 +287,7 @@ def test_the_most_that_is_promised_holds_and_the_mean_is_honest() -> None:
         above += loss > found.excess.high
         real.append(loss)
         promised.append(found.excess.value)
-    assert above <= 2
+    assert above <= 1
     # no more than twice the real cost, and no less than a half
     assert 0.5 < np.mean(promised) / np.mean(real) < 2.5
 

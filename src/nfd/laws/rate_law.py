@@ -37,7 +37,7 @@ from typing import Any
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve, solve_triangular
 from scipy.optimize import least_squares, minimize
-from scipy.special import expit, logsumexp, ndtri
+from scipy.special import expit, ndtri
 
 from nfd.core.checks import check_real
 from nfd.core.errors import InputError
@@ -50,6 +50,7 @@ from nfd.laws.bowl import (
     Losses,
     Shape,
     cell_likelihood,
+    log_sum,
 )
 from nfd.laws.priors import file_of, read_prior
 from nfd.laws.rate_advice import (
@@ -262,7 +263,7 @@ def fitted_bowl(cells: Sequence[Cell], prior: Prior) -> Array:
 
     def cost(shape: Array) -> float:
         bowl = np.append(shape, powers)
-        logs = [logsumexp(cell.likelihood(bowl, cell.grid(0.2))[0]) for cell in telling]
+        logs = [log_sum(cell.likelihood(bowl, cell.grid(0.2))[0], (0, 1)) for cell in telling]
         return float(0.5 * np.sum(((shape - mean) / deviation) ** 2) - np.sum(logs))
 
     fit = minimize(
@@ -512,7 +513,7 @@ class RateLaw:
         precision_of_others = 1 / variance - 1 / float(self.noise[k])
         places = cell.grid()
         log_density, _ = cell.likelihood(self.bowl, places, alone=True)
-        log_density = logsumexp(log_density, 1)
+        log_density = log_sum(log_density, (1,))
         if precision_of_others > _LEAST_PRECISION:
             pull = mean / variance - float(self.found[k]) / float(self.noise[k])
             centre = pull / precision_of_others
