@@ -193,7 +193,7 @@ def _scale_note(family: Family) -> list[str]:
     The scale is the geometric mean of their standard deviations over fan_in^-1/2.
     """
     member = family.member(*family.base)
-    # Networks that plan themselves start at N(0, 1), and scale in the forward pass.
+    # Networks that plan themselves are initialised as N(0, 1), and scale in the forward pass.
     if told_by(member.module) is not None:
         return []
     logs = list[float]()
@@ -538,7 +538,7 @@ def wider(rates: Sequence[float], whole: Sequence[float], cell: Scores) -> list[
 def _better_half(rates: Sequence[float], losses: Sequence[float]) -> list[float]:
     """Return half of the rates, at least ``_FEWEST``, that are neighbours in the grid.
 
-    Starting with the best one, the better of the two next ones is added.
+    It starts with the best one, and adds the better of the two neighbours until it is enough.
     """
     keep = max(_FEWEST, (len(rates) + 1) // 2)
     best = min(range(len(rates)), key=lambda k: losses[k])
