@@ -427,8 +427,8 @@ class Alarm:
                 continue
             evidence = texts.evidence(look)
             if evidence and cause in _OF_ALL:
-                # Once a cause was raised, what all layers do follows from it. Only the shrinking
-                # of weights does not.
+                # Once a cause was raised, it explains what all layers do later. Weight decay is the
+                # exception: it is raised whatever was raised before.
                 if self._raised and cause is not Cause.DECAY:
                     return []
                 first = evidence[0]
