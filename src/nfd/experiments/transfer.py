@@ -43,7 +43,7 @@ from nfd.scaling.rules import MAX_RATE, RULES
 from nfd.scaling.samples import evaluating
 from nfd.store import Record
 
-# ---- ``nfd.transfer``: whether the best learning rate of a small network is that of a large one
+# ---- ``nfd.transfer``: whether a small and a large network have the same best learning rate
 
 
 # Doublings that the first grid reaches to either side of the optimizer's usual learning rate.
@@ -92,9 +92,10 @@ def transfer(
     time: ``axes={"batch_size": (16, 32, 64), "weight_decay": (0.0, 0.01, 0.1)}``. One size is then
     enough.
 
-    Progress, of which the regret is a share, is the fall of the loss from log C, the loss of a
-    uniform guess; for other losses than cross-entropy, which must not be negative, from the loss of
-    untrained networks. A network that diverges has made none.
+    The regret is a share of the progress: how far training lowers the loss below log C, the loss of
+    a uniform guess among C classes. Under a loss other than cross-entropy, which must not be
+    negative, progress counts from the loss of untrained networks. A network that diverges makes
+    none.
 
     Args:
         family: ``make_model(width, depth)``, whose base is the smallest network, or an
@@ -162,8 +163,10 @@ def transfer(
 def _rules(rules: Sequence[str] | None, family: Family) -> list[str]:
     """Return the rules to compare: those asked for, or the family's and the standard one."""
     if rules is None:
-        has_scales = told_by(instance(family.make_model, *family.base)) is not None
-        if has_scales or family.rule == "standard":
+        # Such a network has the scales of its rule in its own forward pass. There is no model
+        # without them to compare with.
+        plans_itself = told_by(instance(family.make_model, *family.base)) is not None
+        if plans_itself or family.rule == "standard":
             return [family.rule]
         return ["standard", family.rule]
     names = check_several("rules", rules, "names")
@@ -187,10 +190,10 @@ def _grid(lr: Sequence[float] | None, law: OptimizerLaw) -> list[float]:
 def _scale_note(family: Family) -> list[str]:
     """Warn of inner matrices whose initial weights are far from fan_in^-1/2.
 
-    The scale is the geometric mean of their standard deviations. Networks with scales in their
-    forward pass are not warned of.
+    The scale is the geometric mean of their standard deviations over fan_in^-1/2.
     """
     member = family.member(*family.base)
+    # Networks that plan themselves are initialised as N(0, 1), and scale in the forward pass.
     if told_by(member.module) is not None:
         return []
     logs = list[float]()
@@ -218,7 +221,8 @@ def _scale_note(family: Family) -> list[str]:
 # ---- further settings
 
 
-_OF_TASK = ("weight_decay", "batch_size", "steps", "init_scale", "adamw_lr")
+# Axes that are settings of the task; all others are keywords of ``make_model``.
+_TASK_SETTINGS = ("weight_decay", "batch_size", "steps", "init_scale", "adamw_lr")
 
 
 def _axes(
@@ -232,6 +236,7 @@ def _axes(
         raise InputTypeError(
             f"axes must be a dict such as {{'batch_size': (16, 32, 64)}}; got {axes!r}."
         )
+    # The first two are width and depth.
     parameters = list(inspect.signature(make_model).parameters.values())[2:]
     keywords = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     # The constructors of nfd.from_config take any keyword, and refuse unknown fields themselves.
@@ -239,7 +244,7 @@ def _axes(
     checked = {}
     for name, asked in (axes or {}).items():
         if not takes_any:
-            check_choice("axes", name, (*_OF_TASK, *keywords))
+            check_choice("axes", name, (*_TASK_SETTINGS, *keywords))
         values = check_several(f"axes[{name!r}]", asked, "values of the setting")
         numbers = [check_real(f"axes[{name!r}]", value, least=0.0) for value in values]
         if len(numbers) < 2 or numbers != sorted(set(numbers)):
@@ -284,11 +289,11 @@ _SCORES = {
     "train_loss": "training loss, mean of the last tenth of the steps",
     "test_loss": "test loss",
 }
-# How often a grid is extended by two rates: a grid of octaves reaches a best rate that is 2^12
-# away in fewer rounds.
+# How many rounds may each add two rates to a grid. Where rates are octaves apart, 12 rounds reach a
+# best rate 2^24 beyond the end of the grid.
 _ROUNDS = 12
-# The share of the steps after which halving leaves out the first half of the rates.
-_FIRST = 1 / 8
+# Halving trains all rates for this share of the steps, before it drops half of them.
+_FIRST_SHARE = 1 / 8
 # So many rates or fewer are not halved.
 _FEWEST = 4
 
@@ -328,18 +333,25 @@ class _Question:
         for setting, values in self.axes.items():
             for value in values:
                 tasks[setting, value] = self.task
-                if setting in _OF_TASK:
+                if setting in _TASK_SETTINGS:
                     tasks[setting, value] = _varied(self.task, setting, value, family)
         return tasks
 
     @cached_property
     def varied(self) -> dict[tuple[RuleName, Variation | None], Family]:
-        """The family of every rule, its constructor with the keyword of every variation bound."""
+        """The family to train under every rule and variation.
+
+        A variation that is a keyword of ``make_model`` is bound to it; settings of the task are in
+        ``tasks``.
+        """
         varied = dict[tuple[RuleName, Variation | None], Family]()
         for (rule, family), variation in product(self.families.items(), self.tasks):
             varied[rule, variation] = family
-            if variation is not None and variation[0] not in _OF_TASK:
-                bound = partial(family.make_model, **dict([variation]))
+            if variation is None:
+                continue
+            setting, value = variation
+            if setting not in _TASK_SETTINGS:
+                bound = partial(family.make_model, **{setting: value})
                 varied[rule, variation] = replace(family, make_model=bound)
         return varied
 
@@ -399,10 +411,10 @@ class _Question:
     def halved(self, rates: Mapping[Place, list[float]]) -> dict[Place, list[float]]:
         """Leave out rates at every place by short trainings of one seed.
 
-        A half remains, then a quarter, at twice the steps.
+        Every round trains half of the rates of the round before, for twice as many steps.
         """
         remaining = dict(rates)
-        share = _FIRST
+        share = _FIRST_SHARE
         while share < 1:
             plans = dict[Place, list[Trial]]()
             for place, grid in remaining.items():
@@ -420,8 +432,8 @@ class _Question:
     def regrets(self, cells: Mapping[Place, Scores]) -> dict[RuleName, Regret]:
         """Train the largest network at the smallest one's best rate and its own, under each rule.
 
-        Its seeds are others than those that chose the rates: the best of a grid is too low by
-        chance.
+        Its seeds are new: at the seeds that chose a rate, the loss is too low, because chance
+        helped that rate to be chosen.
         """
         ends = (self.sizes[0], self.sizes[-1])
         pairs = dict[Place, list[float]]()
@@ -437,7 +449,10 @@ class _Question:
         seeds: range | None = None,
         label: str = "learning rates",
     ) -> dict[Place, Scores]:
-        """Train the seeds at these rates, of which one may be given twice."""
+        """Train every place at its learning rates from every seed.
+
+        A rate may stand twice, as where the best rates of two sizes are equal.
+        """
         if seeds is None:
             seeds = range(self.seeds)
         plans = {place: self.trials(place, grid, seeds) for place, grid in rates.items()}
@@ -454,6 +469,8 @@ class _Question:
             )
         _check_seeds(records)
         upset = np.array([upset_in(record) for record in records])
+        # ``least`` is how far a loss must be below a guess for something to be learnt: so many nats
+        # of cross-entropy, or this share of any other loss.
         if self.classes is None:
             first_losses = [record.metrics["first_loss"] for record in records]
             guess = math.fsum(first_losses) / len(records)
@@ -491,17 +508,19 @@ def _check_seeds(records: Sequence[Record]) -> None:
 
 
 def wider(rates: Sequence[float], whole: Sequence[float], cell: Scores) -> list[float]:
-    """Return the rates to train next, with those of a cell; only those if it needs no more.
+    """Return the rates of a cell and those that it still needs; the same rates if it needs none.
 
     Args:
-        rates: of the cell, ascending.
-        whole: the grid asked for, of which some rates may be left out.
+        rates: the rates at which the cell was trained, ascending.
+        whole: the grid asked for, of which halving may have left out rates at the ends.
         cell: the scores at ``rates``.
     """
     below = [rate for rate in whole if rate < rates[0]]
     above = [rate for rate in whole if rate > rates[-1]]
+    # Where nothing is learnt, the scores do not say which side is better: take back all rates.
     if not cell.learns and (below or above):
         return sorted({*rates, *whole})
+    # Where an end is about as good as the best rate, take back the rate next to it.
     nearest = list[float]()
     if cell.near[0]:
         nearest += below[-1:]
@@ -509,8 +528,7 @@ def wider(rates: Sequence[float], whole: Sequence[float], cell: Scores) -> list[
         nearest += above[:1]
     if nearest or not cell.edge:
         return sorted([*rates, *nearest])
-    # Two more rates beyond the end where the best one lies, apart by the mean factor of the grid
-    # asked for.
+    # The best rate lies at an end: add two rates beyond it, at the mean spacing of ``whole``.
     factor = (whole[-1] / whole[0]) ** (1 / (len(whole) - 1))
     end = rates[0] if cell.edge < 0 else rates[-1]
     beyond = [float(f"{end * factor ** (cell.edge * k):.4g}") for k in (1, 2)]
@@ -518,9 +536,9 @@ def wider(rates: Sequence[float], whole: Sequence[float], cell: Scores) -> list[
 
 
 def _better_half(rates: Sequence[float], losses: Sequence[float]) -> list[float]:
-    """Return half of the rates in a row, at least ``_FEWEST``.
+    """Return half of the rates, at least ``_FEWEST``, that are neighbours in the grid.
 
-    These are the best one, and the better ones beside it.
+    It starts with the best one, and adds the better of the two neighbours until it is enough.
     """
     keep = max(_FEWEST, (len(rates) + 1) // 2)
     best = min(range(len(rates)), key=lambda k: losses[k])

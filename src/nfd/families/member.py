@@ -43,6 +43,7 @@ class Member:
     def __init__(self, module: nn.Module, plan: Plan) -> None:
         self.module = module
         self.plan = plan
+        # The network that plans itself, without what wraps it; None for any other module.
         network = told_by(module)
         self.net: Network | None = None
         if isinstance(network, Network):
@@ -68,8 +69,9 @@ class Member:
     def multiplier(self, name: str) -> float:
         """Return the factor by which the forward pass multiplies a stored matrix.
 
-        Where the model has such factors of its own it is over the base's. It is 0 if only gradients
-        pass through the matrix.
+        For a network of the paper it is the factor itself, and 0 if only gradients pass through the
+        matrix. For any other module it is the factor of the model's own code as a multiple of the
+        base's.
         """
         if self.net is None:
             return self.plan.own_factor(name)
@@ -79,9 +81,9 @@ class Member:
 
     @property
     def is_planned(self) -> bool:
-        """Whether its plan makes its groups.
+        """Whether the plan makes its parameter groups.
 
-        Weights that are not stored, and rule='ntk', have groups of their own.
+        Where weights are not stored, and under rule='ntk', the network makes them.
         """
         if self.net is None:
             return True
@@ -102,7 +104,7 @@ class Member:
     def base_groups(
         self, lr: float, weight_decay: float | None = None, adamw_lr: float | None = None
     ) -> list[BaseGroup]:
-        """Group the parameters that are stepped alike, with settings of the base.
+        """Group the parameters that have the same settings, which are those of the base.
 
         Arguments are as in ``groups``.
         """
@@ -136,7 +138,7 @@ class Member:
         functions and norms are not counted. The module does not change.
         """
         trained = [p for p in self.module.parameters() if p.requires_grad]
-        # Attention is counted by its products: PyTorch has no count for the fused one.
+        # PyTorch does not count every fused attention: take the one made of matrix products.
         counter = FlopCounterMode(display=False)
         with evaluating(self.module), global_streams(), sdpa_kernel(SDPBackend.MATH), counter:
             torch.autograd.grad(outputs_of(self(sample)).sum(), trained, allow_unused=True)
@@ -148,40 +150,46 @@ class Member:
     def stream(self) -> Iterator[StreamEnds]:
         """A context that records the residual streams of one forward pass.
 
-        PyTorch keeps their gradients in the backward pass.
+        After a backward pass the streams have gradients too.
         """
         ends = StreamEnds()
         if self.net is not None:
             with self.net.watched() as passes:
                 yield ends
-            ((layers, _),) = passes
+            # The context is for one pass, whose layers are h_0 .. h_L.
+            [(layers, _)] = passes
             ends.show(layers, self.plan.blocks)
             return
 
-        def meet(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        def note_inputs(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             ends.meet((*args, *kwargs.values()))
 
-        def leave(stack: str, block: str) -> Callable[..., None]:
+        def hook_of(stack: str, block: str) -> Callable[..., None]:
             is_first = block == self.stacks[stack][0]
             is_last = block == self.stacks[stack][-1]
 
-            def note(
+            def note_call(
                 _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
             ) -> None:
                 inputs = (*args, *kwargs.values())
                 ends.leave(stack, block, inputs, out, is_first=is_first, is_last=is_last)
 
-            return note
+            return note_call
 
         parts = modules(self.module)
         with as_written(), ExitStack() as hooks:
+            # Blocks, and modules outside of blocks, may take the stream as input. Modules inside of
+            # blocks are not looked at.
             for name, part in parts.items():
-                if block_of(name, self.plan.blocks) is None or name in self.plan.blocks:
-                    hooks.enter_context(part.register_forward_pre_hook(meet, with_kwargs=True))
+                is_inside = block_of(name, self.plan.blocks) is not None
+                if not is_inside or name in self.plan.blocks:
+                    hooks.enter_context(
+                        part.register_forward_pre_hook(note_inputs, with_kwargs=True)
+                    )
             for stack, blocks in self.stacks.items():
                 for block in blocks:
                     if block in parts:
-                        hook = leave(stack, block)
+                        hook = hook_of(stack, block)
                         hooks.enter_context(
                             parts[block].register_forward_hook(hook, with_kwargs=True)
                         )

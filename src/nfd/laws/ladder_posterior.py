@@ -5,11 +5,11 @@ For N parameters and D tokens,
     loss = E + ((A / N^a)^p + (B / D^b)^p)^(1/p),    E > 0;
 
 of only one of them, ``E + A / N^a``. The additive law has p = 1; published ladders have p near 2.
-What this form misses is a Gaussian process over (log10 N, log10 D), the discrepancy, which grows
-with the distance from the runs. Errors of runs are Student's t: a run that is tuned badly counts
-less. The numbers have a prior, learned from other people's ladders (``losses.json``;
-docs/real-ladders.md), and a posterior, sampled by an ensemble of walkers. Half widths of intervals
-are calibrated on ladders.
+What this form misses, the discrepancy, is modelled by a Gaussian process over (log10 N, log10 D):
+it grows with the distance from the runs. Errors of runs are Student's t, so that a badly tuned run
+counts less. The numbers have a prior, learned from published ladders (``losses.json``;
+docs/real-ladders.md), and a posterior, sampled by an ensemble of walkers. The widths of intervals
+are calibrated on such ladders.
 
 Sources: Hoffmann et al. 2022, "Training compute-optimal large language models" (p = 1); Goodman &
 Weare 2010, "Ensemble samplers with affine invariance"; Kennedy & O'Hagan 2001, "Bayesian
@@ -42,10 +42,11 @@ VARIABLES = ("parameters", "tokens")
 
 @dataclass(frozen=True)
 class Calibration:
-    """Half widths of the log loss of one new run: ``q sqrt((k sd)^2 + tau^2 + (kappa gain)^2)``.
+    """Half widths of intervals of the log loss of one new run, with constants fitted on ladders.
 
-    ``sd`` is the standard deviation of the posterior; the gain is by how much the forecast is
-    below the best run that was fitted.
+    They are ``q sqrt((k sd)^2 + tau^2 + (kappa gain)^2)``. Here ``sd`` is the posterior's standard
+    deviation of the log loss, and ``gain`` is how far the forecast lies below the best run that was
+    fitted.
     """
 
     k: float = 1.0
@@ -54,7 +55,7 @@ class Calibration:
     q: float = 1.96
 
     def spread(self, sd: Array, gain: Array) -> Array:
-        """The half widths over q."""
+        """The half widths divided by q."""
         return np.sqrt((self.k * sd) ** 2 + self.tau**2 + (self.kappa * gain) ** 2)
 
 
@@ -62,18 +63,18 @@ class Calibration:
 class Prior:
     """A prior of six numbers, and how far to trust the form.
 
-    The numbers are the logarithms of the two reducible terms over E at the size ``reference``, of
-    the powers a and b, of the combining power p, and of the error of a run, relative to its loss.
+    The numbers are logarithms: of ``A / N^a / E`` and ``B / D^b / E`` at the size ``reference``, of
+    the powers a and b, of the combining power p, and of the relative error of the loss of a run.
 
     Attributes:
-        name: for the answer.
+        name: what answers call it.
         mean, covariance: of the numbers.
         ladders: what it was learned from, with sources.
-        reference: a size N, D; the middle of the table where it is None.
+        reference: a size (N, D); None for the geometric mean of the sizes that are fitted.
         reach: the smallest and the largest N, and D, of the ladders.
-        freedom: of the prior of the law, a Student's t, so that runs can overrule it; nearly normal
-            by default.
-        discrepancy: its amplitude over the error of a run.
+        freedom: degrees of freedom of the prior of all numbers but the last, a Student's t. Few let
+            runs overrule the prior; the default is nearly a normal prior.
+        discrepancy: its standard deviation, as a multiple of the error of a run.
         calibration: of intervals.
     """
 
@@ -98,8 +99,8 @@ class Prior:
 
 _WIDE_MEAN = np.array([-0.9, -0.9, math.log(0.35), math.log(0.33), math.log(1.4), math.log(0.004)])
 _WIDE_ERROR = np.array([1.5, 1.5, 0.5, 0.5, 0.5, 1.0])
-# Without calibration they held 85 % of the targets of a published ladder; with q 2.6 94 %, with 2.8
-# 98 %.
+# Nominal 95 % intervals held 85 % of the targets of a published ladder without calibration, 94 %
+# with q 2.6, and 98 % with q 2.8.
 _WIDE_CALIBRATION = Calibration(tau=0.005, kappa=0.02, q=2.8)
 WIDE = Prior("wide priors", _WIDE_MEAN, np.diag(_WIDE_ERROR**2), None, 3.0, _WIDE_CALIBRATION)
 
@@ -110,7 +111,7 @@ def read_prior(prior: str | os.PathLike[str] | None) -> Prior:
         return WIDE
     try:
         return priors.read_prior("losses", prior, _parsed)
-    # Fits of the loss promise a ValueError.
+    # Callers document a ValueError, which InputError is, for every prior that cannot be read.
     except OSError as error:
         raise InputError(str(error)) from None
 
@@ -133,32 +134,35 @@ def _parsed(stored: Mapping[str, Any]) -> Prior:
 # ---- The posterior.
 
 
-# The length of the discrepancy, in decades of N and of D.
+# The length scale of the discrepancy's kernel, in decades of N and of D.
 _LENGTH = 1.0
 # The degrees of freedom of the errors of runs, which are Student's t.
 FREEDOM = 4.0
-# Turns of expectation and maximisation of the variances of runs; the tenth moved them by less than
-# a percent.
+# How often the variances of runs are expected, and the most likely law is found anew (expectation
+# maximisation); the tenth turn moved the variances by less than a percent.
 _TURNS = 6
-# The ensemble: walkers and their rounds, of which the first are dropped, and then every so many
-# one is kept.
+# The ensemble: the number of walkers, and of rounds in which all of them move.
 _WALKERS = 40
-_BURNED = 500
 _ROUNDS = 1400
-_THINNED = 10
-# The share of moves along the line to another walker; the rest are differences of two walkers.
-_STRETCHED = 0.7
+# Walkers become draws after these rounds, in every tenth one.
+_BURN_IN = 500
+_DRAW_EVERY = 10
+# The share of rounds that move walkers along the line to another one ("stretch moves"); the others
+# move them by the difference of two others.
+_STRETCH_SHARE = 0.7
 
 
 class Posterior:
     """Draws of the law that a ladder's losses and a prior allow, and forecasts of the log loss.
 
-    A draw is the logarithm of the loss at the reference size (where p is 1), and the numbers of
-    the prior in one or both variables, in its order.
+    A draw begins with the level, and goes on with the numbers of the prior in one or both
+    variables, in its order. The level is the log loss that the law with these E, A and B would have
+    at the reference size if p were 1.
 
     Attributes:
         draws: ``[B, numbers]``.
-        reference: the size at which the terms of a draw are, ``[variables]``.
+        reference: the size for which a draw gives the terms ``A / N^a`` and ``B / D^b``,
+            ``[variables]``.
     """
 
     def __init__(
@@ -176,32 +180,40 @@ class Posterior:
             )
         self.mean, covariance = prior.of(self.variables)
         self.precision = np.linalg.inv(covariance[:-1, :-1])
-        # Of the logarithm of the error of a run.
-        self.error_variance = covariance[-1, -1]
+        # The prior's variance of the log error of a run. The log error is taken to be independent of
+        # the other numbers.
+        self.log_error_variance = covariance[-1, -1]
+        # Discrepancy and variances are in units of the squared error of a run.
         self.amplitude = prior.discrepancy**2
         self.discrepancy = self.amplitude * _kernel(self.sizes, self.sizes)
-        self._vary(np.ones(len(self.sizes)))
+        self._set_variances(np.ones(len(self.sizes)))
         peak = self._most_likely()
         for _ in range(_TURNS):
-            self._vary(self._expected_variances(peak))
+            self._set_variances(self._expected_variances(peak))
             peak = self._peak(peak)
         self.draws = _ensemble(self.log_density, peak)
 
-    def _vary(self, variances: Array) -> None:
-        """Take the errors of runs, over the common one, to have these variances."""
+    def _set_variances(self, variances: Array) -> None:
+        """Set the variance of the error of every run, as a multiple of the common squared error."""
         self.variances = variances
         self.covariance = self.discrepancy + np.diag(variances)
-        # Along these directions the errors are independent.
+        # Along eigenvectors the residuals are independent.
         spectrum, self.directions = np.linalg.eigh(self.covariance)
         self.spectrum = np.clip(spectrum, 1e-9, None)
 
     def _expected_variances(self, draw: Array) -> Array:
-        """Expect the variances of Student's t errors, given the residuals of a draw."""
+        """Expect the variance of the error of every run, given the residuals of a draw.
+
+        It is one step of expectation maximisation for Student's t errors (Lange et al.): a run far
+        off the curve gets a larger variance.
+        """
         residuals = (self.log_losses - self.curve(draw[None], self.sizes)[0]) * np.exp(-draw[-1])
         precision = np.linalg.inv(self.covariance)
-        surprise = (precision @ residuals) ** 2 - np.diag(precision)
-        squared = self.variances + self.variances**2 * surprise
-        return np.asarray((FREEDOM + squared) / (FREEDOM + 1))
+        # A residual is discrepancy plus error. Given all residuals r, with P the inverse covariance
+        # and v the variance, the error has the mean v (P r) and the variance v - v^2 diag(P).
+        correction = (precision @ residuals) ** 2 - np.diag(precision)
+        squared_errors = self.variances + self.variances**2 * correction
+        return np.asarray((FREEDOM + squared_errors) / (FREEDOM + 1))
 
     @cached_property
     def middle(self) -> Array:
@@ -209,9 +221,9 @@ class Posterior:
         return np.asarray(np.median(self.draws, 0))
 
     def numbers(self, draws: Array) -> tuple[Array, Array, Array, Array]:
-        """Split draws ``[B, numbers]`` into log loss and log terms at the reference, powers, and p.
+        """Split draws ``[B, numbers]`` into the level, log terms over E, powers, and p.
 
-        p is 1 for one variable.
+        Level and terms are at the reference. p is 1 for one variable.
         """
         V = len(self.variables)
         level = draws[:, 0]
@@ -221,15 +233,16 @@ class Posterior:
         return level, terms, powers, p
 
     def curve(self, draws: Array, sizes: Array) -> Array:
-        """The log loss by the form, ``[B, K]``, at sizes ``[K, variables]``."""
+        """The log loss by the law, without discrepancy, ``[B, K]``, at sizes ``[K, variables]``."""
         level, terms, powers, p = self.numbers(draws)
         logs = np.log(sizes / self.reference)
         reducible = terms[:, :1] - powers[:, :1] * logs[:, 0]
         if terms.shape[1] == 2:
             other = terms[:, 1:] - powers[:, 1:] * logs[:, 1]
             reducible = np.logaddexp(p[:, None] * reducible, p[:, None] * other) / p[:, None]
-        whole = np.logaddexp.reduce(np.hstack([np.zeros((len(draws), 1)), terms]), axis=1)
-        return np.asarray(level[:, None] + np.logaddexp(0.0, reducible) - whole[:, None])
+        # The log of the loss over E where the level is: at the reference, with p = 1.
+        of_level = np.logaddexp.reduce(np.hstack([np.zeros((len(draws), 1)), terms]), axis=1)
+        return np.asarray(level[:, None] + np.logaddexp(0.0, reducible) - of_level[:, None])
 
     def log_density(self, draws: Array) -> Array:
         """The logarithm of the posterior density of draws, up to a constant."""
@@ -239,19 +252,23 @@ class Posterior:
             variances = np.exp(2 * log_error) * self.spectrum
             squares = (residuals @ self.directions) ** 2
             likely = -0.5 * (squares / variances + np.log(variances)).sum(1)
+            # The prior: Student's t in all numbers but the error, and normal in the log error. The
+            # level has none.
             away = draws[:, 1:] - self.mean
             freedom = self.prior.freedom
             distance = np.einsum("bi,ij,bj->b", away[:, :-1], self.precision, away[:, :-1])
             weight = (freedom + len(self.mean) - 1) / 2
             density = likely - weight * np.log1p(distance / (freedom - 2))
-            # A law may meet few runs exactly: without this prior their error would vanish.
-            density -= 0.5 * away[:, -1] ** 2 / self.error_variance
+            # A law may fit a few runs exactly: without a prior of its own their error would go to
+            # zero, and the density to infinity.
+            density -= 0.5 * away[:, -1] ** 2 / self.log_error_variance
         return np.where(np.isfinite(density), density, -1e300)
 
     def _most_likely(self) -> Array:
-        """Find the draw of highest density, from two starts."""
+        """Find the draw of highest density, from the prior's mean and from a point near it."""
         peaks = []
         for seed in range(2):
+            # Zero at the first start.
             away = 0.3 * seed * np.random.default_rng(seed).normal(size=len(self.mean))
             start = np.concatenate([[0.0], self.mean + away])
             start[0] = (self.log_losses - self.curve(start[None], self.sizes)[0]).mean()
@@ -259,20 +276,26 @@ class Posterior:
         return peaks[int(np.argmax(self.log_density(np.array(peaks))))]
 
     def _peak(self, start: Array) -> Array:
-        """Climb from a draw to the highest density."""
-        steps = 1e-6 * np.eye(len(start))
+        """Climb from a draw to a maximum of the density."""
+        count = len(start)
+        steps = 1e-6 * np.eye(count)
 
         def fall(x: Array) -> tuple[float, Array]:
+            """Return minus the log density and its gradient, by central differences."""
             heights = self.log_density(np.vstack([x, x + steps, x - steps]))
-            return -heights[0], (heights[1 + len(x) :] - heights[1 : 1 + len(x)]) / 2e-6
+            above = heights[1 : 1 + count]
+            below = heights[1 + count :]
+            return -heights[0], (below - above) / 2e-6
 
         return np.asarray(minimize(fall, start, jac=True, method="L-BFGS-B").x)
 
     def moments(self, sizes: Array) -> tuple[Array, Array]:
-        """Compute means of the log loss at sizes, ``[B, K]``, and the covariance of one draw.
+        """Compute what every draw expects of the log loss at sizes: means and their covariance.
 
-        The covariance, ``[K, K]``, is over the squared error of the draw, and without the errors of
-        new runs.
+        Returns:
+            Means ``[B, K]`` of law and discrepancy, given the residuals of the runs; and the
+            covariance ``[K, K]`` of the discrepancy, which is the same for all draws in units of
+            the draw's squared error. Errors of new runs are not in it.
         """
         across = self.amplitude * _kernel(self.sizes, sizes)
         weights = np.linalg.solve(self.covariance, across)
@@ -282,14 +305,17 @@ class Posterior:
 
     def slopes(self) -> Array:
         """Draw slopes of the discrepancy in log N at constant N D, one for each draw."""
+        # The slope of a Gaussian process with this kernel has the deviation sqrt(amplitude) /
+        # _LENGTH per decade. There is a factor sqrt(2) as log D falls by what log N rises.
         slope = math.sqrt(2 * self.amplitude) / (_LENGTH * math.log(10))
         deviations = slope * np.exp(self.draws[:, -1])
         return np.asarray(deviations * np.random.default_rng(1).standard_normal(len(self.draws)))
 
     def off_line(self, size: Array) -> float:
-        """How far a size lies off the line through the runs, over their deviation from it.
+        """How far a size lies off the line through the runs, over their standard deviation from it.
 
-        The deviation counts as at least 0.01 decades. Runs in one variable have no line: 0.
+        The line is fitted in (log10 N, log10 D). The deviation counts as at least 0.01 decades. For
+        runs in one variable, which all lie on a line, the answer is 0.
         """
         logs = np.log10(self.sizes)
         if logs.shape[1] < 2:
@@ -302,7 +328,9 @@ class Posterior:
     def forecasts(self, sizes: Array) -> tuple[Array, Array, Array]:
         """Forecast the log loss of new runs at sizes ``[K, variables]``.
 
-        Median, standard deviation and gain over the best run, ``[K]`` each.
+        Returns:
+            Median, standard deviation, and how far the median lies below the best run that was
+            fitted (0 where it does not), ``[K]`` each.
         """
         means, covariance = self.moments(sizes)
         of_discrepancy = np.sqrt(np.clip(np.diag(covariance), 0.0, None))
@@ -311,20 +339,22 @@ class Posterior:
         errors = errors + stream.standard_t(FREEDOM, means.shape)
         new = means + np.exp(self.draws[:, -1:]) * errors
         low, middle, high = np.quantile(new, (0.025, 0.5, 0.975), 0)
-        return middle, (high - low) / 3.92, np.clip(self.log_losses.min() - middle, 0.0, None)
+        # A 95 % interval of a normal is 2 x 1.96 standard deviations wide.
+        sd = (high - low) / 3.92
+        return middle, sd, np.clip(self.log_losses.min() - middle, 0.0, None)
 
 
 def _kernel(rows: Array, columns: Array) -> Array:
-    """The correlation of the discrepancy at two lists of sizes."""
+    """The correlation of the discrepancy between two lists of sizes, ``[rows, columns]``."""
     apart = np.log10(rows)[:, None] - np.log10(columns)[None]
     return np.asarray(np.exp(-0.5 * np.square(apart).sum(-1) / _LENGTH**2))
 
 
 def _ensemble(log_density: Callable[[Array], Array], start: Array) -> Array:
-    """Draw from a density by an ensemble of walkers.
+    """Draw from a density by an ensemble of walkers (Goodman & Weare).
 
-    Half of the walkers move at a time, each along the line to one of the other half, or by the
-    difference of two of them.
+    Half of the walkers move at a time, each along the line through one of the resting half, or by
+    the difference of two of that half.
     """
     stream = np.random.default_rng(0)
     numbers = len(start)
@@ -338,19 +368,21 @@ def _ensemble(log_density: Callable[[Array], Array], start: Array) -> Array:
         for moving, resting in ((first, second), (second, first)):
             now = walkers[moving]
             partners = walkers[resting][stream.integers(half, size=half)]
-            if stream.random() < _STRETCHED:
+            if stream.random() < _STRETCH_SHARE:
+                # From 1/2 to 2, with the density 1 / sqrt(stretch) that makes the move reversible.
                 stretch = np.square(stream.random(half) + 1) / 2
                 moved = partners + stretch[:, None] * (now - partners)
                 log_volume = (numbers - 1) * np.log(stretch)
             else:
                 difference = partners - walkers[resting][stream.integers(half, size=half)]
+                # The usual factor of differential evolution (ter Braak 2006).
                 moved = now + 2.38 / math.sqrt(2 * numbers) * difference
                 log_volume = np.zeros(half)
             reached = log_density(moved)
             accepted = np.log(stream.random(half)) < log_volume + reached - heights[moving]
             walkers[moving] = np.where(accepted[:, None], moved, now)
             heights[moving] = np.where(accepted, reached, heights[moving])
-        if turn >= _BURNED and turn % _THINNED == 0:
+        if turn >= _BURN_IN and turn % _DRAW_EVERY == 0:
             draws.append(walkers.copy())
     return np.concatenate(draws)
 
@@ -358,7 +390,7 @@ def _ensemble(log_density: Callable[[Array], Array], start: Array) -> Array:
 # ---- The usual additive fit, for comparison.
 
 
-# The residual of the log loss from which Huber's loss is linear.
+# The residual of the log loss beyond which Huber's loss is linear, not quadratic.
 _HUBER = 1e-3
 # Powers from which the fit starts.
 _STARTS = (0.25, 0.5)
@@ -390,12 +422,14 @@ def fit_additive(sizes: Array, losses: Array) -> Additive:
     logs = np.log(sizes / middle)
 
     def residuals(x: Array) -> Array:
+        """Take x as log E, the logs of the terms at ``middle``, and the powers."""
         terms = np.hstack([np.full((len(logs), 1), x[0]), x[1 : 1 + V] - x[1 + V :] * logs])
         return np.asarray(np.logaddexp.reduce(terms, axis=1) - np.log(losses))
 
     least = math.log(losses.min())
     fits = []
     for power in _STARTS:
+        # E at 0.6 of the lowest loss, and each term at 0.2 of it.
         start = [least - 0.5, *[least - 1.6] * V, *[power] * V]
         fits.append(least_squares(residuals, start, loss="huber", f_scale=_HUBER, max_nfev=500))
     x = min(fits, key=lambda fit: fit.cost).x

@@ -1,17 +1,20 @@
 """Definition 1 of the paper by interacting particles: training with independent feedback.
 
-M particles carry ``h_t`` and ``g_t`` of every sample seen; expectations are means over particles.
-With tau = T / L, ``s_j = E[phi(h^(j)) phi(h^(k))]``, ``t_j = E[g^(j) g^(k)]``, and sigma, theta the
-Cholesky factors of Sigma, Theta,
+M particles carry ``h_t`` and ``g_t``, forward and backward, of every sample seen; expectations are
+means over particles. ``^(k)`` marks sample k, on which step k trains. With tau = T / L, Lp_i =
+f^(i) - y_i the derivative of the loss, ``s_j = E[phi(h^(j)) phi(h^(k))]``, ``t_j = E[g^(j)
+g^(k)]``, sigma and theta the Cholesky factors of their covariances Sigma and Theta, and independent
+standard Gaussians Z, B, u (input weights) and v (output weights),
 
     h_l = h_{l-1} - tau eta_c sum_{i<k} Lp_i s_i g_l^(i) + sqrt(tau) sum_j sigma_kj Z_l^(j)
     g_{l-1} = g_l + phi'(h_{l-1}) [- tau eta_c sum_{i<k} Lp_i t_i phi(h_{l-1}^(i)) + sqrt(tau) sum_j
     theta_kj B_l^(j)]
 
 from ``h_0 = u.x / sqrt(d) - eta_c sum_i Lp_i (x_i.x_k / d) g_0^(i)`` and ``g_T = v - eta_c sum_i
-Lp_i h_T^(i)``; the output is ``f = E[g_T h_T]``. Eq. 5 / 15 as printed adds terms of order tau^2;
-they are undefined at l = 1 and, backward, at l = L, and left out there. At a finite step this is
-the decoupled network of depth L and infinite width.
+Lp_i h_T^(i)``; the output is ``f = E[g_T h_T]``. Eq. 5 (forward) and Eq. 15 (backward), as printed,
+add terms of order tau^2, with ``eq5``. They take products of the layer before, and are left out
+where there is none: forward at l = 1, backward at l = L. At a finite tau this is the decoupled
+network of depth L and infinite width.
 """
 
 from __future__ import annotations
@@ -47,7 +50,7 @@ from nfd.core.names import MOST
 from nfd.core.random import derive, generator
 from nfd.scaling.rules import MAX_ETA_C
 
-# ---- ``nfd.solve_nfd``: Definition 1 literally, by the particles of ``nfd.limits.particles``
+# ---- ``nfd.solve_nfd``
 
 
 @dataclass(frozen=True)
@@ -146,7 +149,7 @@ def _solved(
     eq5_term: bool,
     device: torch.device | str,
 ) -> Solution:
-    """Solve in the modes of PyTorch that ``undisturbed`` sets."""
+    """Do the work of ``solve_nfd``, inside of ``undisturbed()``."""
     x, y = _samples(inputs, targets, check_device(device))
     eq5_term = check_flag("eq5_term", eq5_term)
     particles = check_count("particles", particles)
@@ -210,7 +213,9 @@ def _check_particles(x: Tensor, particles: int, grid: int, eq5_term: bool) -> No
             f"{particles}. Raise it, or predict nfd.resnets(feedback='independent'), whose "
             "deferred networks have no such bound."
         )
+    # By sample and particle: phi, g and, with the term, slopes at grid + 1 times; Z and B at grid.
     arrays = (3 if eq5_term else 2) * (grid + 1) + 2 * grid
+    # In bytes of float64, with the two Cholesky factors, and Sigma, Theta and a temporary copy.
     needed = 8 * K * (arrays * particles + 2 * grid * K + 3 * (grid + 1) * K)
     if needed > memory_of(x.device):
         raise InputError(
@@ -254,9 +259,10 @@ class Particles:
         self.eq5 = eq5
         K = len(x)
         self.gram = x @ x.T / x.shape[1]
-        # Of the present sample.
+        # h of the present sample, at every time; h of all samples, only at T.
         self.h = x.new_zeros(L + 1, M)
         self.h_T = x.new_zeros(K, M)
+        # Numbers of every sample.
         self.phi = x.new_zeros(L + 1, K, M)
         self.slopes = x.new_zeros(L + 1, K, M) if eq5 else None
         self.g = x.new_zeros(L + 1, K, M)
@@ -265,6 +271,7 @@ class Particles:
         self.forward = [GrowingCholesky(K) for _ in range(L)]
         self.backward = [GrowingCholesky(K) for _ in range(L)]
         self.diverged_at: int | None = None
+        # The derivative of the loss in the output, ``f - y``.
         self.Lp = x.new_zeros(K)
         self.outputs = x.new_zeros(K)
         self.u, self.v = self._ends(x.shape[1])
@@ -280,11 +287,12 @@ class Particles:
         return self.outputs, Sigma, Theta
 
     def run(self) -> None:
-        """Train on every sample, or until an output leaves all bounds."""
+        """Train on one sample after the other, until an output diverges."""
         for k in range(len(self.x)):
             self._forward(k)
             self.g[self.L, k] = self.v - self._drift(k, self.x.new_ones(k), self.h_T)
             self.outputs[k] = (self.g[self.L, k] * self.h[self.L]).mean()
+            # Written so that not-a-number diverges too.
             if not abs(float(self.outputs[k])) < _DIVERGED:
                 self.outputs[k:] = torch.nan
                 self.diverged_at = k
@@ -294,45 +302,48 @@ class Particles:
             self._backward(k)
 
     def _forward(self, k: int) -> None:
+        """Compute h of sample k at every time, from the start to T."""
         initial = self.x[k] @ self.u / math.sqrt(self.x.shape[1])
         self.h[0] = initial - self._drift(k, self.gram[:k, k], self.g[0])
         self._record(0, k)
         products = self.x.new_zeros(0)
         for l in range(1, self.L + 1):  # noqa: E741
-            before = products
+            products_before = products
             products = self._products(self.phi[l - 1], k)
             noise = self._noise(self.forward[l - 1], self.Z[l - 1], "Z", l, products, k)
             weights = products[:k]
             if self.slopes is not None and l > 1:
-                # Eq. 5
+                # The term of order tau^2 in Eq. 5
                 slopes = self._products(self.slopes[l - 1], k)[:k]
-                weights = weights + self.tau * before[:k] * slopes
+                weights = weights + self.tau * products_before[:k] * slopes
             drift = self._drift(k, weights, self.g[l])
             self.h[l] = self.h[l - 1] - self.tau * drift + math.sqrt(self.tau) * noise
             self._record(l, k)
 
     def _backward(self, k: int) -> None:
+        """Compute g of sample k at every time, from T back to the start."""
         products = self.x.new_zeros(0)
         for l in range(self.L, 0, -1):  # noqa: E741
-            before = products
+            products_before = products
             products = self._products(self.g[l], k)
             noise = self._noise(self.backward[l - 1], self.B[l - 1], "B", l, products, k)
             weights = products[:k]
             if self.slopes is not None and l < self.L:
-                # Eq. 15
+                # The term of order tau^2 in Eq. 15
                 slopes = self._products(self.slopes[l], k)[:k]
-                weights = weights + self.tau * before[:k] * slopes
+                weights = weights + self.tau * products_before[:k] * slopes
             drift = self._drift(k, weights, self.phi[l - 1])
             change = math.sqrt(self.tau) * noise - self.tau * drift
             self.g[l - 1, k] = self.g[l, k] + self.act.slope(self.h[l - 1]) * change
 
     def _record(self, l: int, k: int) -> None:  # noqa: E741
+        """Keep phi(h), and phi'(h) where Eq. 5 needs it, of sample k after layer l."""
         self.phi[l, k] = self.act.phi(self.h[l])
         if self.slopes is not None:
             self.slopes[l, k] = self.act.slope(self.h[l])
 
     def _products(self, values: Tensor, k: int) -> Tensor:
-        """Return means over particles of value j times value k, j <= k."""
+        """Return the means over particles of ``values[j] * values[k]``, for every j <= k."""
         return values[: k + 1] @ values[k] / self.M
 
     def _drift(self, k: int, weights: Tensor, vectors: Tensor) -> Tensor:
@@ -342,16 +353,17 @@ class Particles:
     def _noise(
         self, factor: GrowingCholesky, normals: Tensor, name: str, layer: int, row: Tensor, k: int
     ) -> Tensor:
-        """Return values of variable k: Gaussians with the covariances ``row``.
+        """Draw the noise of sample k: Gaussians with covariances ``row`` to the samples up to k.
 
-        A direction that the variable adds to the factor draws its ``normals``.
+        It is a combination of independent ``normals``. Where it is not a combination of those of
+        earlier samples, new ones are drawn.
         """
-        before = len(factor.kept)
+        rank_before = len(factor.independent)
         coefficients = factor.extend(row.cpu().numpy()).to(row)
-        if len(factor.kept) > before:
+        if len(factor.independent) > rank_before:
             stream = generator(self.seed, "particle", name, layer, k)
             draws = torch.randn(1, self.M, generator=stream, dtype=torch.float64)
-            normals[before] = draws[0].to(self.x)
+            normals[rank_before] = draws[0].to(self.x)
         return coefficients @ normals[: len(coefficients)]
 
     def _ends(self, d: int) -> tuple[Tensor, Tensor]:
@@ -360,40 +372,53 @@ class Particles:
         They come from a scrambled Sobol' sequence: about half the variance of plain draws.
         """
         engine = qmc.Sobol(d + 1, seed=derive(self.seed, "sobol"))
-        # The sequence is even at powers of two.
+        # The sequence is balanced at lengths that are powers of two, and scipy warns of others:
+        # draw the next such length, and take the first M.
         balanced = 1 << (self.M - 1).bit_length()
         uniform = torch.from_numpy(engine.random(balanced)[: self.M]).clamp(1e-12, 1 - 1e-12)
-        both = torch.special.ndtri(uniform).T.contiguous().to(self.x)
-        return both[:d], both[d]
+        normals = torch.special.ndtri(uniform).T.contiguous().to(self.x)
+        return normals[:d], normals[d]
 
 
 # ---- The Cholesky factor of a covariance that grows by one variable at a time
 
 
-# A direction that adds less than this share of its variance is dropped.
+# A variable is taken for a combination of earlier ones where they leave less than this share of its
+# variance unexplained.
 _DROPPED = 1e-8
 
 
 class GrowingCholesky:
-    """Cholesky factor of a growing covariance; directions that add nothing are dropped."""
+    """Cholesky factor of a growing covariance.
+
+    It has a column for each variable that is not a combination of earlier ones.
+
+    Attributes:
+        rows: a row of coefficients for each variable.
+        independent: the variables that have a column, in its order.
+    """
 
     def __init__(self, K: int) -> None:
         self.rows = np.zeros((K, K))
-        self.kept: list[int] = []
+        self.independent: list[int] = []
 
     def extend(self, row: NDArray[np.float64]) -> Tensor:
-        """Add a variable, and return its coefficients in all directions.
+        """Add a variable, and return its coefficients in all columns.
 
         ``row`` holds its covariances with the earlier variables, then its variance.
         """
         k = len(row) - 1
-        r = len(self.kept)
+        rank = len(self.independent)
         earlier = np.zeros(0)
-        if r:
-            earlier = dtrtrs(self.rows[self.kept, :r].T, row[self.kept], lower=0, trans=1)[0]
-        rest = row[k] - earlier @ earlier
-        self.rows[k, :r] = earlier
-        if rest > _DROPPED * row[k]:
-            self.rows[k, r] = math.sqrt(rest)
-            self.kept.append(k)
-        return torch.from_numpy(self.rows[k, : len(self.kept)].copy())
+        if rank:
+            # Solve ``triangle @ earlier = covariances``. LAPACK reads arrays by column: it gets the
+            # transpose, an upper triangle, and is told to transpose it back.
+            triangle = self.rows[self.independent, :rank]
+            covariances = row[self.independent]
+            earlier = dtrtrs(triangle.T, covariances, lower=0, trans=1)[0]
+        unexplained = row[k] - earlier @ earlier
+        self.rows[k, :rank] = earlier
+        if unexplained > _DROPPED * row[k]:
+            self.rows[k, rank] = math.sqrt(unexplained)
+            self.independent.append(k)
+        return torch.from_numpy(self.rows[k, : len(self.independent)].copy())

@@ -74,7 +74,8 @@ def judged(
         axis: of the sizes.
         slope: the exponent with its interval.
         span: the largest size over the smallest.
-        direction: the part of the exponent that belongs to directions of updates and not to sizes.
+        direction: the part of the exponent that comes from how well updates align with what they
+            act on, and not from their size; 0 where it is not known.
     """
     verdict = verdict_of(slope, span)
     if verdict == "STABLE":
@@ -103,19 +104,20 @@ def since(sizes: Sequence[int], values: Tensor) -> int:
     while start > 0:
         change_of_log = abs(float(logs[start] - logs[start - 1]))
         stable_change = CLEAR_EXPONENT * math.log(sizes[start] / sizes[start - 1])
+        # Written so that not-a-number ends the search too.
         if not change_of_log > stable_change:
             break
         start -= 1
     return sizes[start]
 
 
-# ---- What it means
+# ---- The cause of a fault, and its remedy
 
 _NOTHING = Beside()
 
 
 def cure_of_all(faults: Iterable[Mapping[str, Any]], rule: str) -> RuleName | None:
-    """Find the rule that prevents every one of these rows; None where there is none."""
+    """Find the rule that prevents all of these faults; None where no other rule does."""
     prevented = []
     for row in faults:
         advice = _advice(row["meter"], row["axis"], row["verdict"])
@@ -123,16 +125,18 @@ def cure_of_all(faults: Iterable[Mapping[str, Any]], rule: str) -> RuleName | No
     shared = set(RULES).intersection(*prevented)
     if not shared or rule in shared:
         return None
+    # 'complete-p', the last of RULES, is preferred wherever it helps.
     return next(name for name in reversed(RULES) if name in shared)
 
 
 def cause(
     meter: str, axis: Axis, verdict: Verdict, rule: str | None = None, beside: Beside = _NOTHING
 ) -> str:
-    """Say what was seen and its remedy; nothing where the name of the meter says it all.
+    """Say what was seen and its remedy; nothing where the meter has no advice for the verdict.
 
-    Where the rule in use should prevent it, it is not named as the cure: something else is wrong.
-    ``beside`` is what is known to keep any rule from preventing it.
+    Where the rule in use should have prevented the fault, something else is wrong, and no rule is
+    advised. ``beside`` has conditions that defeat every rule: norms whose epsilon is too large,
+    and updates lost in rounding.
     """
     advice = _advice(meter, axis, verdict)
     if advice is None:
@@ -164,17 +168,20 @@ def causes(faults: Iterable[Mapping[str, Any]], rule: str, runs: Sequence[Row]) 
     by_cause: dict[tuple[str, str, str], list[str]] = {}
     for row in faults:
         name = row_name(row)
+        # A fault that shows only from a larger size on says so.
         if row["since"] != smallest[row["axis"]]:
             name += f" since {row['axis']} {row['since']}"
         text = cause(row["meter"], row["axis"], row["verdict"], rule, beside)
         by_cause.setdefault((row["axis"], row["verdict"].lower(), text), []).append(name)
 
+    # Verdicts in lower case are verbs in the singular: "grows", "collapses".
     for (axis, verb, text), names in by_cause.items():
         # A meter may show the same fault after several steps.
         different = list(dict.fromkeys(names))
         sentence = text or f"A meter {verb} with {axis}."
         if len(different) > 1:
-            sentence = f"{len(different)} meters {verb[:-1]} with {axis}. {sentence}"
+            plural_verb = verb.removesuffix("s")
+            sentence = f"{len(different)} meters {plural_verb} with {axis}. {sentence}"
         yield f"{sentence} ({', '.join(different)})"
 
 
@@ -190,18 +197,20 @@ def row_name(row: Mapping[str, Any]) -> str:
 
 # The logarithm of a factor that is too large to be worth a number
 _UNKNOWN_CHANGE = 20.0
-# A meter without a bound is taken to lose by directions what this one loses.
+# A meter without a bound does not show how its alignment changes with size. It is taken to change
+# as that of this meter.
 _MODEL_OF_DIRECTIONS = "inner_update"
 
-# Size, size along the other axis, reading
+# Size along the axis that is judged, size along the other axis, reading
 _Point = tuple[int, int, float]
 
 
 def networks(runs: Iterable[Row], step: int, stack: str = "") -> list[Row]:
-    """List the networks as they were after a step: size, meters, and what is ``unread``.
+    """List size, seed and meters of every network after a step.
 
-    With the name of one of several stacks of blocks, they have only the meters of this stack;
-    without one, only the meters of the whole network.
+    ``unread`` has the reason, by meter, why a meter could not be read. With the name of one of
+    several stacks of blocks there are only the meters of this stack; without one, only the meters
+    of the whole network.
     """
     looks = []
     for run in runs:
@@ -224,7 +233,7 @@ def _meters_at(run: Row, step: int, stack: str) -> Row:
 
 
 def stacks_of(runs: Sequence[Row]) -> list[str]:
-    """The names of the stacks of some network, after ``""`` for the network itself."""
+    """List the stacks that any of the networks has, after ``""`` for the whole network."""
     names = [""]
     for run in runs:
         names += run.get("stacks", ())
@@ -241,8 +250,8 @@ def rows(
 ) -> list[Row]:
     """Judge every meter of ``networks`` along one axis, in one row each.
 
-    A trend has one exponent, and a factor of its own for every size of the other axis. All networks
-    are initialised independently. ``beside`` is as in ``cause``.
+    The fit has one exponent for all sizes along the other axis, and a constant factor for each of
+    them. It assumes that all networks are initialised independently. ``beside`` is as in ``cause``.
     """
     if len(sizes[axis]) < 2:
         return []
@@ -252,11 +261,11 @@ def rows(
         if axis not in meter.axes:
             continue
         row: Row = {"meter": name, "axis": axis, "since": None}
-        unread = [run["unread"][name] for run in seen if name in run.get("unread", {})]
+        reasons = [run["unread"][name] for run in seen if name in run.get("unread", {})]
         points = _points(seen, name, axis)
         slope = UNKNOWN
-        if unread and unread[0]:
-            row |= {"verdict": "NOT MEASURED", "reason": "unread", "cause": unread[0]}
+        if reasons and reasons[0]:
+            row |= {"verdict": "NOT MEASURED", "reason": "unread", "cause": reasons[0]}
         elif points:
             slope = _slope(points)
             direction = directions.get(name, directions[_MODEL_OF_DIRECTIONS])
@@ -269,10 +278,11 @@ def rows(
 
 
 def _directions(seen: Sequence[Row], axis: Axis) -> dict[str, float]:
-    """The part of an exponent that belongs to directions, for every meter that has a bound.
+    """Find how much of an exponent comes from alignment, for every meter that has a bound.
 
-    Where the bound is stable the learning rates are right, and what falls is how well directions
-    fit.
+    The bound is what the meter would be if updates were aligned perfectly. Where it is stable in
+    size, the learning rates are right. If the meter falls faster, the alignment falls, by the
+    difference of the two exponents. Elsewhere the part is 0.
     """
     directions = {}
     for name, meter in METERS.items():
@@ -294,7 +304,7 @@ class _Trend:
     Attributes:
         points: the readings of every network.
         slope: the exponent fitted to them.
-        direction: the part of it that belongs to directions of updates and not to sizes.
+        direction: the part of the exponent that comes from alignment, as in ``judged``.
     """
 
     meter: str
@@ -306,29 +316,29 @@ class _Trend:
 
 
 def _judgement(trend: _Trend, count: int, rule: RuleName, beside: Beside) -> Row:
-    """The verdict, reason and cause of a row over so many networks."""
+    """Judge a trend over ``count`` networks: verdict, reason and cause of its row."""
     axis = trend.axis
     sizes = trend.sizes
     if all(value == 0 for _, _, value in trend.points):
         text = "exactly zero in every network: no training changes it."
         return {"verdict": "NOT MEASURED", "reason": "zero", "cause": text}
-    kept = _positive(trend.points)
-    if {size for size, _, _ in kept} != set(sizes):
+    positive = _positive(trend.points)
+    if {size for size, _, _ in positive} != set(sizes):
         text = "zero or not finite in every network of some size."
         return {"verdict": "UNCERTAIN", "reason": "missing", "cause": text}
 
     span = sizes[-1] / sizes[0]
     verdict, reason = judged(trend.meter, axis, trend.slope, span, trend.direction)
     if verdict == "LIMIT" and beside.rounding and axis == "width":
-        # A cause is known, so that no limit has to explain the trend.
+        # Rounding explains the fall. It is a fault, and not the limit of a sound network.
         verdict = "COLLAPSES"
         reason = "trend"
     changed = change(trend.slope, axis, sizes)
     if reason == "trend":
         text = f"{changed}. {cause(trend.meter, axis, verdict, rule, beside)}".strip()
-        start = since(sizes, _typical(kept, sizes))
+        start = since(sizes, _typical(positive, sizes))
         return {"verdict": verdict, "reason": reason, "cause": text, "since": start}
-    if verdict == "UNCERTAIN" and len(kept) < count:
+    if verdict == "UNCERTAIN" and len(positive) < count:
         reason = "broken"
     texts = {
         "flat": f"no significant trend with {axis}.",
@@ -350,7 +360,7 @@ def _positive(points: Iterable[_Point]) -> list[_Point]:
 
 
 def _slope(points: Iterable[_Point]) -> Interval:
-    """The exponent of a reading in the size, pooled over sizes along the other axis."""
+    """Fit ``reading ~ size^p``, with one p for all sizes along the other axis."""
     size, group, value = torch.tensor(_positive(points), dtype=torch.float64).view(-1, 3).T
     if not len(value):
         return UNKNOWN
@@ -364,7 +374,7 @@ def _typical(points: Iterable[_Point], sizes: Sequence[int]) -> Tensor:
 
 
 def change(slope: Interval, axis: Axis | Literal["step"], sizes: Sequence[int]) -> str:
-    """Say a slope over the tested range: ``falls by 18 % [12, 24] from depth 4 to 32``."""
+    """Word a slope as a change over these sizes: ``falls by 18 % [12, 24] from depth 4 to 32``."""
     span = f"from {axis} {sizes[0]} to {sizes[-1]}"
     change_of_log = slope.scaled(math.log(sizes[-1] / sizes[0]))
     largest = max(abs(change_of_log.low), abs(change_of_log.high))
@@ -383,10 +393,10 @@ def change(slope: Interval, axis: Axis | Literal["step"], sizes: Sequence[int]) 
 
 
 def growth(runs: Sequence[Row], steps: Sequence[int]) -> list[Row]:
-    """Fit ``meter ~ step^p`` in every network; one row per meter and stack, averaged in logarithms.
+    """Fit ``meter ~ step^p`` in every network, and give one row per meter and stack.
 
-    The steps of one network depend on each other, so that each network gives one slope; the
-    interval comes from how they differ, by Student's t.
+    A row has the mean of p over networks. The steps of one network depend on each other, so that
+    the interval comes only from how p differs between networks, by Student's t.
     """
     if len(steps) < 2:
         return []

@@ -1,9 +1,9 @@
-"""A plan at another size: what its numbers say of the same model wider or deeper, read as powers.
+"""Derive from the plan of one model the plan of the same model at another width or depth.
 
-A plan holds numbers for one model, ``m`` times as wide and ``l`` times as deep as its base. Those
-of its rule are powers of known exponents. What the plan holds beside them, such as factors of the
-model's own forward pass, is one number for each tensor, and is read as ``m^a l^b`` with the
-simplest ``a`` and ``b`` that give it.
+A plan holds numbers for one model, ``m`` times as wide and ``l`` times as deep as its base. Numbers
+that follow from its rule are powers of ``m`` and ``l`` with known exponents. Other numbers, such as
+factors of the model's own forward pass, have no known exponents: each is taken to be ``m^a l^b``,
+with the simplest ``a`` and ``b`` that give it.
 """
 
 from __future__ import annotations
@@ -41,18 +41,22 @@ if TYPE_CHECKING:
 
 Axis = Literal["width", "depth"]
 
-_EXPONENTS = (0.0, 0.5, -0.5, 1.0, -1.0, 1.5, -1.5, 2.0, -2.0)  # the simplest first
-# Along one axis: attention may divide queries and keys by d^(1/4) each, and SGD feels a factor
-# twice.
+# The simplest first.
+_EXPONENTS = (0.0, 0.5, -0.5, 1.0, -1.0, 1.5, -1.5, 2.0, -2.0)
+# Tried along one axis at a time. Attention may divide queries and keys by d^(1/4) each; a factor of
+# the forward pass changes the update of SGD by its square.
 _QUARTERS = (0.25, -0.25, 0.75, -0.75)
-_EXACT = 1e-3  # of the logarithm of a factor: twice the width of what a plan takes for the same
+# Logarithms of factors that differ by less than this count as equal. A plan takes factors for equal
+# at 1e-4 (``nfd.scaling.forward_factors``).
+_EXACT = 1e-3
 
 
 def exponents(factor: float, wider: float, deeper: float) -> list[tuple[float, float]]:
     """Find the simplest ``(a, b)`` with ``factor = wider^a deeper^b``.
 
-    There are several where they are equally simple. None where no simple ones fit: then the factor
-    is a constant, such as another learning rate for embeddings at every size.
+    The list has every pair of exponents that is equally simple. It is empty where no simple pair
+    fits: then the factor is a constant, such as a learning rate of embeddings that differs by the
+    same factor at every size.
     """
     goal = math.log(factor)
     width = math.log(wider)
@@ -65,24 +69,26 @@ def exponents(factor: float, wider: float, deeper: float) -> list[tuple[float, f
         *((0.0, b) for b in _QUARTERS),
     ]
     fitting = [(a, b) for a, b in candidates if abs(a * width + b * depth - goal) < _EXACT]
+    # An axis along which the model did not grow (logarithm 0) fits with any exponent: keep only 0.
     of_grown_axes = [(a, b) for a, b in fitting if (a == 0 or width) and (b == 0 or depth)]
-    # A half of one axis is simpler than a quarter of the other.
-    halves = [pair for pair in of_grown_axes if not set(pair) & set(_QUARTERS)]
-    of_grown_axes = halves or of_grown_axes
+    # An exponent 1/2 of one axis is simpler than 1/4 of the other.
+    without_quarters = [pair for pair in of_grown_axes if not set(pair) & set(_QUARTERS)]
+    of_grown_axes = without_quarters or of_grown_axes
     least = min((abs(a) + abs(b) for a, b in of_grown_axes), default=0.0)
     return [(a, b) for a, b in of_grown_axes if abs(a) + abs(b) == least]
 
 
-def share(
+def factor_at(
     factor: float, plan: Plan, depth: float, axis: Axis, ratio: float, *, is_of_depth: bool
 ) -> float:
-    """A factor of a plan at a model that is ``ratio`` times as large as the base along one axis.
+    """Scale a factor of a plan to a model ``ratio`` times as large as the base along one axis.
 
     Args:
         depth: of the tensor's stack, as a multiple of the base's.
-        is_of_depth: the axis of a factor that may be of either, as of a plan that is as much wider
-            as it is deeper.
+        is_of_depth: whether to read the factor as a power of the depth, not of the width, where
+            both fit, as in a plan that is 4 times as wide and 4 times as deep.
     """
+    # Such a number is not a power: it stays as it is.
     if factor <= 0 or not math.isfinite(factor):
         return factor
     candidates = exponents(factor, plan.width, depth)
@@ -112,10 +118,10 @@ class Carrier:
 
     @cached_property
     def where(self) -> Where:
-        """Where blocks are in models of every size: where the plan has them."""
+        """What finds, in a model of any size, the blocks that correspond to the plan's."""
+        # Modules outside of a list, such as one block that the forward pass applies repeatedly.
         single = [block for block in self.plan.blocks if not _is_numbered(block)]
         if single:
-            # A module of a name of its own, which the forward pass applies again and again.
             lists = {container_of(block) for block in self.plan.blocks if _is_numbered(block)}
             return [*single, *(f"{container}.*" for container in sorted(lists))]
         planned = {container_of(block) for block in self.plan.blocks}
@@ -124,10 +130,10 @@ class Carrier:
         shown = repeated(self.constructor.at(), self.constructor.at(deeper=2))
         if planned <= set(shown):
             return {container: kinds for container, kinds in shown.items() if container in planned}
+        # Two depths do not show these containers as stacks, so that patterns name them.
         parts = modules(self.constructor.at())
-        return [
-            f"{container}.*".lstrip(".") for container in sorted(planned) if container in parts
-        ] or {}
+        patterns = [f"{name}.*".lstrip(".") for name in sorted(planned) if name in parts]
+        return patterns or {}
 
     @property
     def is_shared(self) -> bool:
@@ -147,7 +153,8 @@ class Carrier:
     def _sources(self) -> list[Base]:
         """The models from which the plan may have taken initial weights.
 
-        They are its base, and under muP a model of its own depth.
+        They are the smallest model, and under a rule that scales width only (muP), a model that is
+        as narrow as the smallest and as deep as the planned one.
         """
         if self.plan.depth == 1 or rule_named(self.plan.rule).scales_depth:
             return [self.base]
@@ -159,7 +166,7 @@ class Carrier:
 
     @cached_property
     def _multiplied(self) -> Mapping[str, float]:
-        """The factors of the forward pass by module, with ``*`` for its block."""
+        """The factors of the forward pass, by the names of modules with ``*`` for their block."""
         return {
             self._kind(name, self._planned): factor
             for name, factor in self.plan.multipliers.items()
@@ -167,6 +174,7 @@ class Carrier:
 
     @staticmethod
     def _kind(name: str, blocks: Blocks) -> str:
+        """Replace the block in a module's name by ``*``."""
         return in_any_block(f"{name}.", blocks).rstrip(".")
 
     def at(self, model: nn.Module, axis: Axis, ratio: float) -> Plan:
@@ -188,7 +196,7 @@ class Carrier:
             if name and kind in self._multiplied:
                 is_of_depth = block_of(f"{name}.", blocks) is not None
                 factor = self._multiplied[kind]
-                multipliers[name] = share(
+                multipliers[name] = factor_at(
                     factor, self.plan, self.plan.depth, axis, ratio, is_of_depth=is_of_depth
                 )
         multipliers = {name: factor for name, factor in multipliers.items() if factor != 1}
@@ -207,7 +215,7 @@ class Carrier:
         )
 
     def _names(self, model: nn.Module, blocks: Blocks) -> dict[str, str]:
-        """The planned tensor that stands for each of a model."""
+        """Map every tensor of a model to the tensor of the plan in the same place."""
         here: Blocks = dict.fromkeys(blocks, "")
         places = places_of(self.plan.entries, self._planned)
         names = dict[str, str]()
@@ -224,21 +232,35 @@ class Carrier:
     def _entry(
         self, planned: str, t: TensorInfo, blocks: Blocks, depth: float, axis: Axis, ratio: float
     ) -> Entry:
+        """Scale the entry ``planned`` to the tensor ``t`` of a model in whose stack it stands.
+
+        Args:
+            depth: of the stack of ``t``, as a multiple of the base's.
+        """
         entry = self.plan.entries[planned]
         deeper = self._deeper(planned)
+        # The entry's ratio of depths is a power of how much deeper the plan is: keep its exponent.
         if deeper != 1:
             depth = math.pow(depth, math.log(entry.ratios.depth) / math.log(deeper))
         elif axis == "depth" and self.plan.depth != 1:
-            # Blocks that the forward pass applies again and again have no number that grows.
+            # One block that the forward pass applies repeatedly: the number of blocks stays 1, so
+            # that only the depth that was asked for says how much deeper the model is.
             depth = math.pow(ratio, math.log(entry.ratios.depth) / math.log(self.plan.depth))
         fan_in = self._grown(entry.ratios.fan_in, axis, ratio)
         fan_out = self._grown(entry.ratios.fan_out, axis, ratio)
         ratios = Ratios(fan_in, fan_out, depth)
         is_inside = entry.role in ("outer", "inner")
-        own = share(entry.own_factor, self.plan, deeper, axis, ratio, is_of_depth=is_inside)
+        own_factor = factor_at(
+            entry.own_factor, self.plan, deeper, axis, ratio, is_of_depth=is_inside
+        )
         start = self._start(planned, t, blocks, axis, ratio)
         return replace(
-            entry, shape=t.shape, fan_in=t.fan_in(), ratios=ratios, own_factor=own, start=start
+            entry,
+            shape=t.shape,
+            fan_in=t.fan_in(),
+            ratios=ratios,
+            own_factor=own_factor,
+            start=start,
         )
 
     def _deeper(self, planned: str) -> float:
@@ -249,12 +271,14 @@ class Carrier:
 
     @cached_property
     def _planned_depths(self) -> Mapping[str, float]:
+        """The depth of every planned block's stack over the base's; under ``""``, of all blocks."""
+        # Another base than the smallest model: its blocks are not at hand.
         if self.plan.base != self.size:
             return {"": self.plan.depth}
         return depths_of(self._planned, self.base.blocks)
 
     def _grown(self, fan: float, axis: Axis, ratio: float) -> float:
-        """A ratio of fans at another width, as a power of the width."""
+        """Scale a ratio of fans to another width: it is a power of the width, or stays 1."""
         if axis == "depth" or fan == 1 or self.plan.width == 1:
             return 1.0
         return math.pow(ratio, math.log(fan) / math.log(self.plan.width))
@@ -264,7 +288,8 @@ class Carrier:
     ) -> Start:
         """Say how a tensor of another size is initialised.
 
-        It is as in the smallest model, times what the plan has beyond its base.
+        Its initial weights are those of the smallest model times a power of the size. This power
+        comes from the ratio of the plan's initial weights to those of its base.
         """
         entry = self.plan.entries[planned]
         start = self.base.start(t, blocks)
@@ -275,7 +300,7 @@ class Carrier:
         if self.plan.base == self.size and planned_size and not entry.start.kept:
             more = self._beyond_base(planned, planned_size)
             is_of_depth = entry.role == "outer"
-            initial_size *= share(
+            initial_size *= factor_at(
                 more, self.plan, self._deeper(planned), axis, ratio, is_of_depth=is_of_depth
             )
         if start.constant is not None:
@@ -283,7 +308,11 @@ class Carrier:
         return replace(start, std=initial_size, kept=entry.start.kept)
 
     def _beyond_base(self, planned: str, initial_size: float) -> float:
-        """Divide initial weights of a plan by those of the model from which it took them."""
+        """Divide initial weights of a plan by those of the model from which it took them.
+
+        The plan does not say which model that was: it is one of ``_sources``. Where one has equal
+        initial weights the ratio is 1; else it is the ratio to the smallest model.
+        """
         more = 1.0
         for source in reversed(self._sources):
             places = places_of(source.tensors, dict.fromkeys(source.blocks, ""))

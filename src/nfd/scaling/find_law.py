@@ -12,11 +12,12 @@ from nfd.scaling.rules import rule_named
 def law_of(optimizer: object) -> OptimizerLaw:
     """Find the law of a name, an optimizer object, its class or a function that makes it.
 
-    A law is registered. An optimizer of an unknown class is stepped on matrices of its own, and its
-    law is registered under the name of the class (``nfd.scaling.measured``).
+    An ``OptimizerLaw`` is registered and returned. An optimizer of an unknown class steps small
+    test matrices, which shows its law; this is registered under the name of the class
+    (``nfd.scaling.measured``).
 
     Raises:
-        ValueError: if there is no such name, or the optimizer has no law that stepping shows.
+        ValueError: if no law has this name, or the steps of the optimizer show no law.
     """
     if isinstance(optimizer, OptimizerLaw):
         return register_optimizer(optimizer)
@@ -32,12 +33,13 @@ def law_of(optimizer: object) -> OptimizerLaw:
 def check_optimizer(
     optimizer: str, *, rule: str, weight_decay: float = 0.0, weights: str = "dense"
 ) -> None:
-    """Raise ValueError for a rule, a decay or weights that do not go with an optimizer."""
+    """Raise ValueError for a rule, a weight decay or weights that an optimizer does not allow."""
     law = law_of(optimizer)
     if rule_named(rule).regime == "kernel" and not law.is_linear:
         raise InputError(
             f"rule={rule!r} has rates for SGD alone; got optimizer={law.name!r}. Use another rule."
         )
+    # Weights that are not dense are not stored.
     if weights != "dense":
         law.check_unstored(f"weights={weights!r}")
     law.check_decay(weight_decay)

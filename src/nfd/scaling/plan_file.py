@@ -15,11 +15,13 @@ from nfd.scaling.optimizers import LAWS
 if TYPE_CHECKING:
     from nfd.scaling.plan import Plan
 
-# Sizes, ratios, factors and rates of a plan are above 0. These are not, or need not be:
+# The numbers of a plan (sizes, ratios, factors, learning rates) are above 0, but for three groups
+# of fields: these may be 0,
 _FROM_ZERO = frozenset({"std", "shape", "warmup", "final"})
+# these may have either sign,
 _OF_ANY_SIGN = frozenset({"constant", "multiplier"})
-# Statistics of a rate law, which may be unknown (not-a-number) or unbounded; no rate is made of
-# them.
+# and these, the uncertainty of a rate law, may be unknown (not-a-number) or infinite. They are only
+# reported: no learning rate is computed from them.
 _STATISTICS = frozenset({"interval", "excess"})
 
 
@@ -27,22 +29,25 @@ def read_plan(kind: type[Plan], text: str | bytes, place: str = "The stored plan
     """Read a plan from JSON.
 
     Args:
-        kind: the class ``Plan``, which stands above this module.
+        kind: the class ``Plan``, an argument because ``nfd.scaling.plan`` imports this module.
         place: what messages call the text, such as the path of its file.
 
     Raises:
         ValueError: naming the field and ``place``, if it is not a plan, or is damaged.
     """
-    # pydantic finds the type of the field ``run`` by its name here. Its laws of the learning rate
-    # are imported only now, as planning does without them.
+    # pydantic looks up the type of ``Plan.run`` by this name, in this function. The import is here
+    # because it brings in the laws of the learning rate, which planning does not need.
     from nfd.scaling.run import RunScaling  # noqa: F401
 
     try:
         plan = TypeAdapter(kind).validate_json(text, strict=True)
         _check_numbers(plan.to_dict())
     except ValueError as error:
-        lines = str(error).partition(" [type=")[0].splitlines()
-        reason = " ".join(lines[1:]) or str(error)
+        # pydantic counts the errors in a first line, then gives the field and the message of each,
+        # with details in brackets: keep field and message of the first. Errors of
+        # ``_check_numbers`` have one line.
+        first_error = str(error).partition(" [type=")[0].splitlines()
+        reason = " ".join(first_error[1:]) or str(error)
         raise InputError(
             f"{place} is damaged, or no plan ({reason.strip()}). Plan the model again."
         ) from None
@@ -61,10 +66,11 @@ def _check_numbers(stored: Mapping[str, Any]) -> None:
     while remaining:
         place, field_name, value = remaining.pop()
         if isinstance(value, Mapping):
-            # Below these fields a key names a dimension or a quantity, and not a field.
-            has_fields = field_name not in _OF_ANY_SIGN | _STATISTICS
+            # Keys are names of fields, except inside of these fields: there a key names a dimension
+            # or a quantity, and the rule of the whole field holds for its parts.
+            keys_are_fields = field_name not in _OF_ANY_SIGN | _STATISTICS
             for key, part in value.items():
-                part_name = str(key) if has_fields else field_name
+                part_name = str(key) if keys_are_fields else field_name
                 remaining.append((f"{place}[{key!r}]", part_name, part))
         elif isinstance(value, tuple | list):
             for position, part in enumerate(value):
@@ -75,14 +81,15 @@ def _check_numbers(stored: Mapping[str, Any]) -> None:
 
 def _check_number(place: str, field_name: str, value: float) -> None:
     """Raise ValueError unless a number can stand in a field of a plan."""
-    is_fan_in = field_name == "fan_in" and "['ratios']" not in place
+    # ``fan_in`` is a number of inputs in an entry, and a ratio, above 0, in its ``ratios``.
+    is_number_of_inputs = field_name == "fan_in" and "['ratios']" not in place
     if field_name in _STATISTICS:
-        # Not-a-number passes.
+        # Not-a-number passes this comparison, as it should.
         if value < 0:
             raise InputError(f"{place} must be at least 0; got {value:g}.")
     elif field_name in _OF_ANY_SIGN:
         check_real(place, value)
-    elif field_name in _FROM_ZERO or is_fan_in:
+    elif field_name in _FROM_ZERO or is_number_of_inputs:
         check_real(place, value, least=0.0)
     else:
         check_real(place, value, above=0.0)

@@ -4,10 +4,11 @@ Two comparisons need only the plan: ``init_check`` of the initial weights and ``
 learning rates. ``Alarm`` reads a cause from which meters left their bands, where, and since when;
 ``CAUSES`` has the evidence for each. It names no cause that a comparison excludes (``Verified``).
 
-``change`` of one layer, the size of W - W(0) over the size of W(0), follows the layer's own
-learning rate and initial weights and, where steps have a fixed size, little else: it names the
-layer. What that layer does to the stream shows in other layers too. Muon fixes only the largest
-singular value of a step; under Muon ``update_to_weight`` of inner layers takes its place.
+The meter ``change`` of a layer is the size of W - W(0) over the size of W(0). Where the optimizer
+gives steps a fixed size, it depends on little but the learning rate and the initial weights of this
+layer, and so shows which layer is wrong. Meters of the stream do not, as a wrong layer changes the
+input of the layers after it. Muon fixes only the largest singular value of a step: under Muon
+``update_to_weight`` takes the place of ``change`` in inner layers.
 """
 
 from __future__ import annotations
@@ -45,17 +46,20 @@ from nfd.scaling.rules import rule_named
 from nfd.watch.bands import CHANGE, Band, Bands, Ladder
 
 # A layer that changes by less than this share of what was expected does not train.
-_STANDS = 0.01
-# For how many looks a pattern without a known cause waits for one
+_FROZEN_SHARE = 0.01
+# A row must be outside of its band for this many looks in succession before the cause is called
+# unknown: until then another row may show the cause.
 _PATIENCE = 4
+# Meters by which causes are told apart.
 _ADDED = "added"
 _WEIGHT = "weight"
 _SPECTRAL = "update_to_weight"
-# A difference of logarithms that matters little, and the number of standard errors that chance does
-# not reach
-_LEAST = 0.25
-_ERRORS = 4.0
-# How many kinds of tensors are named
+# Initial weights differ from the plan where the logarithm of the ratio exceeds both: this, below
+# which it matters little, and
+_LEAST_DISTANCE = 0.25
+# this many standard errors, which chance does not reach.
+_STANDARD_ERRORS = 4.0
+# How many kinds of tensors a message names
 _SHOWN = 4
 # What nfd check writes into its folder
 _FILE = "result.json"
@@ -85,8 +89,8 @@ class Cause(StrEnum):
 class Deviation:
     """A tensor whose initial standard deviation or learning rate is not the plan's.
 
-    ``planned`` is 0 where another kind of optimizer steps it, at whose rates no number of the plan
-    can be compared.
+    ``planned`` is 0 for the learning rate of a tensor that another kind of optimizer steps: the
+    plan has no learning rate for it.
     """
 
     tensor: str
@@ -136,10 +140,12 @@ class Alert:
 
 @dataclass(frozen=True)
 class _Judged:
-    """A row with its band.
+    """A row with its band, and how long it has been outside.
 
-    ``since`` is the first look, without a break, at which it was outside on this side, and
-    ``looks`` how many that are (0 within the band).
+    Attributes:
+        since: the step at which the row left the band on the side where it is now, and after which
+            it stayed there; within the band, the step of the row.
+        looks: the number of looks since then; 0 within the band.
     """
 
     row: WatchRow
@@ -149,7 +155,10 @@ class _Judged:
 
 
 class _Snapshot:
-    """The judged rows of one look, the furthest from its band first, and what they show."""
+    """The judged rows of one look, the furthest from its band first, and what they show.
+
+    ``limit`` is the largest deviation within a band.
+    """
 
     def __init__(self, judged: Iterable[_Judged], limit: float) -> None:
         self.all = sorted(judged, key=lambda j: -abs(j.band.deviation))
@@ -158,21 +167,21 @@ class _Snapshot:
         self.rows: dict[str, list[_Judged]] = {CHANGE: [], _ADDED: [], _WEIGHT: []}
         for j in self.all:
             meter = j.row.meter
-            # It stands in for the change of a layer that has none.
+            # Where a layer has no row of ``change``, as under Muon, this meter takes its place.
             if meter == _SPECTRAL and j.row.layer not in changed:
                 meter = CHANGE
             self.rows.setdefault(meter, []).append(j)
 
     def outside(self, meter: str) -> list[_Judged]:
-        """The layers that are outside of their bands at the second look."""
+        """The layers that have been outside of their bands for two looks or more."""
         layers = [j for j in self.rows[meter] if j.row.layer is not None]
         return [j for j in layers if j.looks > 1]
 
     def leans(self, meter: str, sign: int) -> bool:
-        """Whether more than half of several layers lean to one side."""
+        """Whether most layers, of three or more, lean to one side, beyond half of the limit."""
         layers = [j for j in self.rows[meter] if j.row.layer is not None]
         leaning = sum(sign * j.band.deviation > self.limit / 2 for j in layers)
-        return 2 * leaning > len(layers) > 2
+        return len(layers) >= 3 and 2 * leaning > len(layers)
 
     def shrunk(self) -> list[_Judged]:
         """The weight furthest from its band, where most weights are too small."""
@@ -189,13 +198,13 @@ class _Snapshot:
         return self.outside(CHANGE)[:1]
 
     def multiplied(self) -> list[_Judged]:
-        """The blocks that add too much or little while their matrices change as they should."""
+        """The blocks that add too much or too little though their matrices change as expected."""
         places = {j.row.depth for j in self.outside(CHANGE)}
         return [j for j in self.outside(_ADDED) if j.row.depth not in places]
 
 
-class _Known(NamedTuple):
-    """A cause: the rows of a look that show it, why, and what to do."""
+class _Explanation(NamedTuple):
+    """What shows a cause in the rows of a look, and the words for it."""
 
     evidence: Callable[[_Snapshot], list[_Judged]]
     reason: str
@@ -208,7 +217,7 @@ def _by_no_band(look: _Snapshot) -> list[_Judged]:
 
 
 def _frozen(look: _Snapshot) -> list[_Judged]:
-    return [j for j in look.outside(CHANGE) if j.row.value < _STANDS * j.band.value]
+    return [j for j in look.outside(CHANGE) if j.row.value < _FROZEN_SHARE * j.band.value]
 
 
 def _changed(look: _Snapshot) -> list[_Judged]:
@@ -220,94 +229,95 @@ def _lasting(look: _Snapshot) -> list[_Judged]:
     return [j for j in look.all if j.looks >= _PATIENCE][:1]
 
 
-# In the order in which they are tried: a layer has the first cause that its rows show. What is not
-# finite has no band; the optimizer and the start are compared with the plan, by RateCheck and
-# init_check.
-CAUSES: dict[Cause, _Known] = {
-    Cause.BROKEN: _Known(
+# In the order in which they are tried: a layer has the first cause that its rows show. Causes with
+# ``_by_no_band`` have another evidence: numbers that are not finite (BROKEN), RateCheck and
+# init_check (OPTIMIZER, START), a verified learning rate (CHANGE), a forecast (LOSS), and
+# ``nfd.watch.signs`` (EXPLODING, DEAD, ROUNDING, SPIKE).
+CAUSES: dict[Cause, _Explanation] = {
+    Cause.BROKEN: _Explanation(
         _by_no_band,
         "the network is no longer finite",
         "Lower the rate, or go back to a checkpoint before this step.",
     ),
-    Cause.OPTIMIZER: _Known(
+    Cause.OPTIMIZER: _Explanation(
         _by_no_band,
         "the optimizer was not made from the plan",
         "Use plan.make_optimizer(model, lr=...), or an optimizer of plan.param_groups(model, "
         "lr=...).",
     ),
-    Cause.DECAY: _Known(
+    Cause.DECAY: _Explanation(
         _Snapshot.shrunk,
         "weight decay shrinks the weights faster than training renews them",
         "Lower weight_decay: rate times decay times steps should stay below 1 where the small "
         "networks had it so.",
     ),
-    Cause.ALL_RATES: _Known(
+    Cause.ALL_RATES: _Explanation(
         _Snapshot.together,
         "all rates differ from those of the small networks",
         "Pass plan.make_optimizer the lr of the base, and compare warm-up, schedule, loss and data "
         "with the check's.",
     ),
-    Cause.FROZEN: _Known(
+    Cause.FROZEN: _Explanation(
         _frozen,
         "the layer does not train",
         "Check that the optimizer has its parameters, that their rate is above 0, and that they "
         "require gradients.",
     ),
-    Cause.START: _Known(
+    Cause.START: _Explanation(
         _by_no_band,
         "the initial weights of the layer are not the plan's",
         "Call plan.apply_(model) after everything that initialises the model, and before training. "
         "If the model is meant to start from other weights, as from a checkpoint, pass "
         "own_start=True to nfd.Watch.",
     ),
-    Cause.RATE: _Known(
+    Cause.RATE: _Explanation(
         _changed,
         "the rate of the layer is not the plan's",
         f"Give it the group that plan.param_groups makes. {REMEDY}",
     ),
-    Cause.CHANGE: _Known(
+    Cause.CHANGE: _Explanation(
         _by_no_band,
         "the layer changes otherwise than in the small networks, though its rate is the plan's",
         "Compare its gradients, its inputs and its multipliers with theirs, and the batches and "
         "the loss. If the rule lets updates grow with size, lower the rate.",
     ),
-    Cause.MULTIPLIER: _Known(
+    Cause.MULTIPLIER: _Explanation(
         _Snapshot.multiplied,
         "the output of the block has another scale than in the small networks",
         "Compare the forward pass of the block, its multipliers, and the gain of its norm with the "
         "other blocks.",
     ),
-    Cause.EXPLODING: _Known(
+    Cause.EXPLODING: _Explanation(
         _by_no_band,
         "the network explodes",
         "Lower the learning rate, warm it up, or clip gradients; go back to a checkpoint before "
         "this step.",
     ),
-    Cause.DEAD: _Known(
+    Cause.DEAD: _Explanation(
         _by_no_band,
         "hardly a feature of its input still varies over the sample",
         "Units before it are dead or saturated. Lower the learning rate, and look at the biases "
         "and the norm there; initialise the layer before it again.",
     ),
-    Cause.ROUNDING: _Known(
+    Cause.ROUNDING: _Explanation(
         _by_no_band,
         "steps of the optimizer are lost in weights of 16 bits",
         "Keep the weights in 32 bits and compute in 16 (torch.autocast), or take an optimizer that "
         "keeps what rounding takes.",
     ),
-    Cause.SPIKE: _Known(
+    Cause.SPIKE: _Explanation(
         _by_no_band,
         "the loss has jumped, and stays high",
         "Look at the batches of these steps and at the rate; go back to a checkpoint before them, "
         "or skip them.",
     ),
-    Cause.LOSS: _Known(
+    Cause.LOSS: _Explanation(
         _by_no_band,
         "the loss left the band of its forecast",
         "Compare rate, schedule, data and gradients with those before. Forecast again if you "
         "changed one on purpose.",
     ),
-    Cause.UNKNOWN: _Known(
+    Cause.UNKNOWN: _Explanation(
         _lasting,
         "no cause is known for this pattern",
         "Compare model, data, batch and schedule with those of the check.",
@@ -315,10 +325,13 @@ CAUSES: dict[Cause, _Known] = {
 }
 # Causes that show in all layers
 _OF_ALL = {Cause.DECAY, Cause.ALL_RATES}
-_AT_ONE_RATE = (
-    "most layers change otherwise than in the small networks, though the learning rate is theirs",
+# The words that replace those of ALL_RATES where the learning rates were verified.
+_SAME_RATES_REASON = (
+    "most layers change otherwise than in the small networks, though the learning rate is theirs"
+)
+_SAME_RATES_REMEDY = (
     "Compare warm-up, schedule, loss and data with the check's. If the rule lets updates grow with "
-    "size, lower the rate.",
+    "size, lower the rate."
 )
 
 
@@ -375,18 +388,24 @@ class Alarm:
         return new
 
     def _is_new(self, alert: Alert) -> bool:
-        """Whether an alert was not raised before, neither of its layer nor of all layers."""
+        """Whether an alert is news.
+
+        It is not if its cause was raised for its layer before, or if an alert of the whole network
+        may explain it.
+        """
         if (alert.cause, alert.layer) in self._raised:
             return False
         was_raised_of_all = any(layer is None for _, layer in self._raised)
-        is_part = alert.layer is not None and alert.cause is not Cause.FROZEN
-        return not (was_raised_of_all and is_part)
+        # No cause of the whole network explains that a layer does not train.
+        may_follow = alert.layer is not None and alert.cause is not Cause.FROZEN
+        return not (was_raised_of_all and may_follow)
 
     def band(self, row: WatchRow) -> Band | None:
         """The band of a row; None where the ladder lacks the meter, the layer or the step."""
         return self.bands.at(row.series, row.step, row.depth, row.value)
 
     def _judged(self, row: WatchRow) -> _Judged | None:
+        """Compare a row with its band; None where it is not finite or has no band."""
         if not math.isfinite(row.value):
             return None
         band = self.band(row)
@@ -395,37 +414,40 @@ class Alarm:
         before = self._before.get((row.meter, row.layer))
         if abs(band.deviation) <= self.bands.limit:
             return _Judged(row, band, row.step)
+        # It left the band just now, or went from one side of it to the other.
         if before is None or not before.looks or before.band.deviation * band.deviation < 0:
             return _Judged(row, band, row.step, 1)
         return _Judged(row, band, before.since, before.looks + 1)
 
     def _named(self, look: _Snapshot) -> list[Alert]:
-        """The alerts of the causes that a look shows: one of all layers, or one of every layer."""
+        """The alerts of the causes that a look shows: one for the network, or one per layer."""
         named: dict[str | None, tuple[_Judged, Cause]] = {}
         for cause, texts in CAUSES.items():
             if cause is Cause.DECAY and not self.verified.decay:
                 continue
             evidence = texts.evidence(look)
             if evidence and cause in _OF_ALL:
-                # What all layers do after a cause was named follows from it.
+                # Once a cause was raised, it explains what all layers do later. Weight decay is the
+                # exception: it is raised whatever was raised before.
                 if self._raised and cause is not Cause.DECAY:
                     return []
                 first = evidence[0]
                 alert = _alert(first.row, cause, first.band, first.since, None)
-                return [self._at_its_rate(alert)]
+                return [self._without_verified_rates(alert)]
             is_explained = bool(named or self._raised)
             if cause is Cause.UNKNOWN and is_explained:
                 continue
             of_cause = {j.row.layer: (j, cause) for j in evidence}
+            # A layer keeps the first cause that was found for it.
             named = of_cause | named
         alerts = []
         for j, cause in sorted(named.values(), key=_order):
             alert = _alert(j.row, cause, j.band, j.since, j.row.layer)
-            alerts.append(self._at_its_rate(alert))
+            alerts.append(self._without_verified_rates(alert))
         return alerts
 
-    def _at_its_rate(self, alert: Alert) -> Alert:
-        """The alert with what it blames, unless that is a learning rate that was verified."""
+    def _without_verified_rates(self, alert: Alert) -> Alert:
+        """Return the alert, with the cause CHANGE where it blames a verified learning rate."""
         if alert.cause is Cause.RATE and self.verified.rates:
             texts = CAUSES[Cause.CHANGE]
             return replace(alert, cause=Cause.CHANGE, reason=texts.reason, remedy=texts.remedy)
@@ -433,13 +455,13 @@ class Alarm:
         has_their_rate = lr is not None and math.isclose(self.verified.lr, lr, rel_tol=ALIKE)
         if alert.cause is Cause.ALL_RATES and self.verified.rates and has_their_rate:
             return replace(
-                alert, cause=Cause.CHANGE, reason=_AT_ONE_RATE[0], remedy=_AT_ONE_RATE[1]
+                alert, cause=Cause.CHANGE, reason=_SAME_RATES_REASON, remedy=_SAME_RATES_REMEDY
             )
         return alert
 
 
 def _order(named: tuple[_Judged, Cause]) -> tuple[bool, float]:
-    """The furthest from its band first; blocks after the layers that may explain them."""
+    """Sort key: furthest from the band first, but blocks after layers that may explain them."""
     j, cause = named
     return cause is Cause.MULTIPLIER, -abs(j.band.deviation)
 
@@ -463,12 +485,13 @@ def loss_alert(losses: Mapping[int, float], expected: Interval) -> Alert:
     )
 
 
-# ---- What differs from the plan: one alert for all of its tensors
+# ---- Comparisons with the plan: one alert for all tensors that differ from it
 
 
 def _off_plan(
     cause: Cause, meter: str, tensors: Sequence[Deviation], reason: str, step: int
 ) -> Alert:
+    """Make the alert of these tensors; the first gives its layer and value."""
     layer = tensors[0].tensor.rpartition(".")[0] or tensors[0].tensor
     remedy = CAUSES[cause].remedy
     return Alert(
@@ -477,7 +500,10 @@ def _off_plan(
 
 
 def _in_words(deviations: Sequence[Deviation], what: str) -> str:
-    """Say what the first tensors have, in one part for tensors that correspond in blocks."""
+    """Say what tensors have and what is planned, in one part per kind, of ``_SHOWN`` kinds.
+
+    Tensors with the same name in several blocks and the same plan are one kind.
+    """
     kinds: dict[tuple[str, str], list[Deviation]] = {}
     for deviation in deviations:
         kind = (numberless(deviation.tensor), f"{deviation.planned:.1g}")
@@ -500,8 +526,9 @@ def init_check(
 ) -> list[Alert]:
     """Compare initial weights with the plan: one alert of all tensors that differ, or none.
 
-    The RMS of a tensor of N random numbers has a relative error of ``1 / sqrt(2 N)``. The plan took
-    its own number from the tensor of the base, of N' numbers. A tensor differs where
+    The RMS of a tensor of N random numbers has a relative error of ``1 / sqrt(2 N)``. The planned
+    standard deviation has such an error too, as it comes from the RMS of the N' numbers of this
+    tensor in the base. A tensor differs where
 
         |log(std / planned)| > max(1/4, 4 sqrt(1/(2 N) + 1/(2 N')))
 
@@ -517,13 +544,14 @@ def init_check(
         if entry.start.kept or planned == 0 or not info.parameter.requires_grad:
             continue
         values = info.drawn(start)
-        growth = max(entry.ratios.fan_in * entry.ratios.fan_out, 1 / values.numel())
+        # N / N', so that the bound below is that of the docstring.
+        size_ratio = max(entry.ratios.fan_in * entry.ratios.fan_out, 1 / values.numel())
         std = rms(values.double())
         distance = math.inf
         if std > 0:
             distance = abs(math.log(std / planned))
-        chance = _ERRORS * math.sqrt((1 + growth) / (2 * values.numel()))
-        if distance > max(_LEAST, chance):
+        chance = _STANDARD_ERRORS * math.sqrt((1 + size_ratio) / (2 * values.numel()))
+        if distance > max(_LEAST_DISTANCE, chance):
             distances[Deviation(name, std, planned)] = distance
     if not distances:
         return []
@@ -549,7 +577,7 @@ class RateCheck:
 
     def __init__(self, plan: Plan, model: nn.Module, *, is_planned: bool = True) -> None:
         self.plan = plan
-        # Without a plan of the user's, optimizers are found and learning rates are not judged.
+        # Where the user has no plan, optimizers are found, but learning rates are not judged.
         self.is_planned = is_planned
         self.model = model
         self.tuned = math.nan
@@ -639,15 +667,16 @@ class RateCheck:
         self._seen.clear()
         self._optimizers = [ref(optimizer) for optimizer in dict.fromkeys(steppers.values())]
         self.decays = any(decays.values())
+        # In the order of the plan, in which messages name tensors.
         rates = {name: rates[name] for name in plan.entries if name in rates}
         laws = {name: plan.law_for(name) for name in rates}
         self.tuned = median_low(rates[name] / scales[name] for name in rates)
         if not self.is_planned:
             return []
         if rule_named(plan.rule).scales_width:
-            alien = [name for name in rates if not _is_stepped_by(laws[name], steppers[name])]
-            if alien:
-                return [_wrong_optimizer(alien, rates, laws, steppers, step)]
+            names = [name for name in rates if not _is_stepped_by(laws[name], steppers[name])]
+            if names:
+                return [_wrong_optimizer(names, rates, laws, steppers, step)]
         wrong = _deviations_by_law(rates, laws, scales)
         if wrong:
             return [_wrong_rates(wrong, steppers, step)]
@@ -667,7 +696,8 @@ class RateCheck:
     ) -> list[Alert]:
         """Alert to decays that do not rise as learning rates fall, or that pull gains to zero."""
         decaying = {name: decay for name, decay in decays.items() if decay}
-        wrong = _deviations_by_law(decaying, laws, {name: 1 / scales[name] for name in decaying})
+        inverse_scales = {name: 1 / scales[name] for name in decaying}
+        wrong = _deviations_by_law(decaying, laws, inverse_scales)
         if wrong:
             reason = (
                 f"{len(wrong)} tensors decay otherwise than planned: "
@@ -721,9 +751,10 @@ def _is_made_from_plan(optimizer: torch.optim.Optimizer) -> bool:
 def _deviations_by_law(
     values: Mapping[str, float], laws: Mapping[str, OptimizerLaw], scales: Mapping[str, float]
 ) -> list[Deviation]:
-    """Find tensors whose number is not the tuned one times the plan's factor.
+    """Find tensors whose number is not the tuned number times the plan's factor in ``scales``.
 
-    What Muon leaves to AdamW has a tuned number of its own.
+    The tuned number is the median over the tensors of one optimizer law: under Muon, the tensors
+    that AdamW steps have another one.
     """
     deviations = list[Deviation]()
     for law in dict.fromkeys(laws[name] for name in values):
@@ -743,14 +774,17 @@ def _is_stepped_by(planned: OptimizerLaw, optimizer: torch.optim.Optimizer) -> b
     law = law_by_class(optimizer)
     if law is None:
         return True
-    laws = (law, law_of(law.rest or law))
-    decides = attrgetter("degree", "unit", "shape_norm")
-    return decides(planned) in map(decides, laws)
+    # An optimizer such as Muon steps some tensors by its own law, and others by that of ``rest``.
+    possible = (law, law_of(law.rest or law))
+    # Laws that agree in these give the same learning rates.
+    decisive = attrgetter("degree", "unit", "shape_norm")
+    return decisive(planned) in [decisive(law) for law in possible]
 
 
 def _deviations(
     rates: Mapping[str, float], scales: Mapping[str, float], tuned: float
 ) -> list[Deviation]:
+    """Find tensors whose learning rate is not ``tuned`` times their scale."""
     deviations = []
     for name, rate in rates.items():
         planned = tuned * scales[name]
@@ -759,7 +793,7 @@ def _deviations(
     return deviations
 
 
-# ---- ``expected=`` of a watch
+# ---- The argument ``expected=`` of a watch: the check whose networks give the bands
 
 
 def ladder_of(expected: Check | str | Path) -> Ladder:
@@ -813,7 +847,8 @@ def expectation(
             "the plan as the smallest size."
         )
     size = plan.width * base[0], plan.depth * base[1]
-    # A plan without factors does not hold by how much the model is larger.
+    # A plan whose rule does not scale width does not say how much larger the model is: the shapes
+    # of its tensors do.
     if not rule.scales_width:
         size = ladder.size_of({name: entry.shape for name, entry in plan.entries.items()})
     bands = Bands(ladder, *size, [*map(len, plan.stacks.values())])
@@ -838,9 +873,10 @@ def _check_same_settings(ladder: Ladder, plan: Plan) -> None:
 def _check_same_layers(ladder: Ladder, plan: Plan, layers: Mapping[str, str]) -> None:
     """Raise ValueError where the networks of a check have other layers than the model.
 
-    Names that have nothing in common, such as the names of a wrapped model, show nothing.
+    Where no name is in both, as where the model is wrapped, names are not comparable.
     """
     of_model = {numberless(layer) for layer in layers.values()}
+    # Layers whose initial weights are constant may be absent from the check.
     drawn = {numberless(layer) for matrix, layer in layers.items() if plan.std(matrix) > 0}
     layers_of_runs = [run.layers for run in ladder.runs]
     of_any_run = set.union(*layers_of_runs)

@@ -1,4 +1,4 @@
-"""A matrix of structured randomness with the limits of a Gaussian one, at O(n log n) a product.
+"""A structured random matrix with the wide limits of a Gaussian one, at O(n log n) a product.
 
     W_0 = sqrt(N) S_out D_1 H D_2 diag(sigma) Pi H D_3 S_in'          [n_out, n_in]
 
@@ -6,14 +6,16 @@ with H the orthonormal Hadamard transform of size N, a power of two that is at l
 D_1, D_2, D_3 random signs; Pi a random permutation; sigma, in random order, N quantiles of the
 limiting singular values of a Gaussian matrix of this size, the quarter circle law ``sqrt(4 - s^2) /
 pi`` on [0, 2]; and S_in, S_out choices of n_in and n_out coordinates, drawn at random where they
-are not all. Its entries have mean 0 and variance 1. A random part of such a matrix is its free
-compression, as it is for a Gaussian one, so that rectangular matrices have the Marchenko-Pastur
-law. (The first coordinates would not do, as columns of H beside each other repeat themselves.)
+are not all. Its entries have mean 0 and variance 1. The singular values of a rectangular W_0 follow
+the Marchenko-Pastur law, as for a Gaussian matrix: rows and columns chosen at random are a "free
+compression" of the square matrix. (Choosing the first coordinates would not do: the first N/4
+columns of H, for example, repeat themselves four times.)
 
 By universality of first-order methods any fixed number of products, transposed products and
-entrywise functions has the limit that it has for Gaussian matrices. At finite width the law is not
-the law of a Gaussian matrix, which deferred layers have. The signs D_1 and D_3 come first for every
-query, so that vectors aligned with the transform (constant ones, unit vectors) are nothing special.
+entrywise functions has the limit that it has for Gaussian matrices. At finite width W_0 does not
+have the law of a Gaussian matrix; deferred layers do. A product multiplies its vector by the signs
+D_3 before it applies H, and a transposed product by D_1, so that vectors that H maps to special
+ones (constant vectors, unit vectors) do not stand out.
 
 Source: Dudeja, Lu and Sen 2022; Wang, Zhong and Fan 2022; docs/mathematics/structured.md.
 """
@@ -38,10 +40,11 @@ _BLOCK = 1 << 18
 
 @dataclass(frozen=True)
 class _Choice:
-    """The coordinates of one side, chosen among N, with their random signs.
+    """The n coordinates of one side (input or output) among N, in each of T terms.
 
-    ``signs`` is [T, 1, n]; ``places`` [T, n] says where they stand among N, None where they are
-    all.
+    Attributes:
+        signs: the random signs of the coordinates, [T, 1, n].
+        places: their indices among N, [T, n]; None where n is N, and each stands at its own place.
     """
 
     signs: Tensor
@@ -49,12 +52,15 @@ class _Choice:
 
 
 class RotatedMatrix:
-    """W_0 ``[n_out, n_in]`` of an increment of a path, in O(T n) memory.
+    """W_0 ``[n_out, n_in]``, drawn as one increment of a Brownian path, in O(T n) memory.
 
-    It is ``sum_j w_j R_j`` of T independent such matrices, with squares of w that add up to 1.
-    Free circular elements, which the R_j are in the limit, turn by an orthogonal matrix as Gaussian
-    ones do. So the increments of a path are free of each other and each has the limit of one
-    Gaussian matrix; and the halves of an increment add up to it exactly.
+    Networks of several depths may share such a path (``nfd.core.random.Increment``). An increment
+    is ``sum_j w_j R_j`` of T independent matrices R_j as above, with squares of w that add up to 1.
+    Other increments of the path are other such sums, with weights orthogonal to w. Sums of
+    independent Gaussian matrices with orthogonal weights are again independent Gaussian matrices.
+    In the limit of large width the same holds for the R_j, in the sense of free probability
+    (docs/mathematics/structured.md). So every increment has the limit of one Gaussian matrix. The
+    halves of an increment add up to it exactly.
     """
 
     def __init__(
@@ -78,21 +84,25 @@ class RotatedMatrix:
             ]
             return torch.stack(bits).to(device, dtype).mul_(2).sub_(1)
 
-        def order(count: int) -> Tensor:
+        def places(count: int) -> Tensor:
+            """Draw ``count`` different indices below N, in random order, for every term."""
             orders = [torch.randperm(N, generator=stream, device="cpu") for stream in streams]
-            return torch.stack([places[:count] for places in orders])
+            return torch.stack([order[:count] for order in orders])
 
         self.size = N
         self.weights = torch.tensor(weights).to(device, dtype).view(-1, 1, 1)
         self.entry = signs(n_in)
         self.exit = signs(n_out)
-        self.entry_at = None if n_in == N else order(n_in).to(device)
-        self.exit_at = None if n_out == N else order(n_out).to(device)
-        self.order = order(N).to(device).int()
+        self.entry_at = None if n_in == N else places(n_in).to(device)
+        self.exit_at = None if n_out == N else places(n_out).to(device)
+        self.order = places(N).to(device).int()
         self.inverse = self.order.argsort().int()
         sigma = torch.from_numpy(_quarter_circle(N)).to(device, dtype)
-        # In random order: beside H nothing may be regular.
-        self.spectrum = sigma[order(N).unsqueeze(1)] * signs(N)
+        # D_2 diag(sigma). Quantiles come sorted, and next to H a regular order would show in the
+        # limit: they are put in random order.
+        self.spectrum = sigma[places(N).unsqueeze(1)] * signs(N)
+        # The transpose multiplies by the spectrum, then permutes. To share ``_product`` it permutes
+        # first, and multiplies by the permuted spectrum.
         self.inverse_spectrum = self.spectrum.gather(2, self.inverse.long().unsqueeze(1))
 
     def product(self, x: Tensor, scale: Tensor | float = 1.0) -> Tensor:
@@ -118,14 +128,15 @@ class RotatedMatrix:
     ) -> Tensor:
         """``sum_j w_j scale S D H diag(spectrum) Pi H D' S' x`` of every row x.
 
-        All terms, and a block of rows at a time, pass through the same memory.
+        ``into`` has D' and S', ``out`` has D and S. Rows are taken a block at a time, all terms at
+        once, and all blocks use the same memory.
         """
         terms = len(order)
         b = x.shape[0]
         weighted = _Choice(out.signs * (self.weights * scale), out.places)
         has_all = into.places is None and out.places is None
         if terms == 1 and b * self.size <= _BLOCK and has_all:
-            # The general way has more operations, which take longer than the arithmetic here.
+            # For a small product the calls of the general way take longer than its arithmetic.
             inside, spare = hadamard(x * into.signs[0], torch.empty_like(x))
             torch.index_select(inside, 1, order[0], out=spare).mul_(spectrum[0])
             return hadamard(spare, inside)[0].mul_(weighted.signs[0])
@@ -134,6 +145,7 @@ class RotatedMatrix:
         memory = x.new_empty(2, terms * min(count, b), self.size)
         for rows, answer in zip(torch.split(x, count), torch.split(y, count), strict=True):
             shape = terms, len(rows), self.size
+            # ``inside`` has the numbers, ``spare`` is free; every transform may swap the two.
             inside, spare = memory[:, : terms * len(rows)]
             _enter(rows, into, inside.view(shape))
             inside, spare = hadamard(inside, spare)
@@ -152,7 +164,7 @@ class RotatedMatrix:
 
 
 def _enter(rows: Tensor, into: _Choice, terms: Tensor) -> None:
-    """Put rows [b, n] with their signs to their places in every term [T, b, N]."""
+    """Write rows [b, n], times their signs, to their places in every term [T, b, N]."""
     if into.places is None:
         torch.mul(rows, into.signs, out=terms)
         return
@@ -185,7 +197,8 @@ def _quarter_circle(N: int) -> NDArray[np.float64]:
 # ---- the Walsh-Hadamard transform, orthonormal
 
 
-# Bits of a factor: products with 16 x 16 are large enough for a BLAS, and the cheapest.
+# H of size 2^m is a Kronecker product of factors of at most this many bits each (2^4 = 16 rows):
+# products with 16 x 16 matrices are large enough for a BLAS, and the cheapest.
 _MOST_BITS = 4
 
 
@@ -195,13 +208,16 @@ def padded_size(n: int) -> int:
 
 
 def hadamard(x: Tensor, spare: Tensor) -> tuple[Tensor, Tensor]:
-    """``x H`` of rows ``[b, 2^m]``, in the memory of one of the two tensors; and the other one.
+    """Transform rows x ``[b, 2^m]``: return ``x H`` and a tensor whose memory is free.
 
-    Both are contiguous.
-    ``H = H_a (x) H_b (x) ...``, so a transform is a product of small matrices with every axis of x
-    in the shape ``[a, b, ...]``: with the last axis, which then becomes the first, until all have
-    been the last. Fresh memory for every factor would take longer than the arithmetic where rows
-    are long.
+    The two are x and ``spare`` in one order or the other. Both are contiguous, and both are
+    overwritten: fresh memory for every factor would take longer than the arithmetic where rows are
+    long.
+
+    H is a Kronecker product ``H_p (x) H_q (x) ...``. So with rows in the shape ``[p, q, ...]``,
+    every axis is to be multiplied by its small matrix. One step multiplies the last axis, and
+    writes it as the first. After as many steps as there are axes, each was last once, and all are
+    in their old order.
 
     Source: Fino and Algazi 1976, Unified matrix treatment of the fast Walsh-Hadamard transform.
     """
@@ -209,9 +225,11 @@ def hadamard(x: Tensor, spare: Tensor) -> tuple[Tensor, Tensor]:
     for bits, times in _factors(n.bit_length() - 1):
         size = 1 << bits
         H = _factor(bits, b, x.dtype, x.device)
-        views = [(y.view(b, n // size, size).mT, y.view(b, size, n // size)) for y in (x, spare)]
+        last_axis_first = [y.view(b, n // size, size).mT for y in (x, spare)]
+        targets = [y.view(b, size, n // size) for y in (x, spare)]
+        # From x to spare, from spare to x, and so on.
         for k in range(times):
-            torch.bmm(H, views[k % 2][0], out=views[1 - k % 2][1])
+            torch.bmm(H, last_axis_first[k % 2], out=targets[1 - k % 2])
         if times % 2:
             x, spare = spare, x
     return x, spare
@@ -219,7 +237,7 @@ def hadamard(x: Tensor, spare: Tensor) -> tuple[Tensor, Tensor]:
 
 @lru_cache(maxsize=64)
 def _factors(bits: int) -> list[tuple[int, int]]:
-    """Split bits into nearly equal factors: the bits of each, and how many there are."""
+    """Split bits into factors of nearly equal size: pairs of a size in bits and its number."""
     count = max(1, math.ceil(bits / _MOST_BITS))
     split = [(bits + k) // count for k in range(count)]
     return [(size, split.count(size)) for size in dict.fromkeys(split)]
@@ -227,7 +245,7 @@ def _factors(bits: int) -> list[tuple[int, int]]:
 
 @lru_cache(maxsize=64)
 def _factor(bits: int, b: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The orthonormal Hadamard matrix of size ``2^bits``, repeated b times in a view."""
+    """The orthonormal Hadamard matrix of size ``2^bits``, expanded to a batch of b."""
     H = torch.ones(1, 1, dtype=torch.float64, device="cpu")
     for _ in range(bits):
         H = torch.cat([torch.cat([H, H], 1), torch.cat([H, -H], 1)])
