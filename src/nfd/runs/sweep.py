@@ -69,7 +69,7 @@ class Sweep:
                 executor = "processes"
         if isinstance(executor, str):
             executor = executor_named(executor, workers=workers)
-        self.executor: Executor = executor or Inline()
+        self.executor: Executor = Inline() if executor is None else executor
         self.device = None if device is None else str(check_device(device))
         self.progress = check_flag("progress", progress)
         # Keys of the trials that were stored when it was opened, and which of them were asked for.
