@@ -314,6 +314,20 @@ def test_few_or_unequal_gradients_are_no_estimate() -> None:
     assert small.low == 0 < small.high < math.inf
 
 
+def test_gradients_at_right_angles_give_no_bound_and_no_error() -> None:
+    """Their signal is zero in every group, so that the limits have no denominator."""
+    orthogonal = GradientNoise(1, group=2)
+    aligned = GradientNoise(1, group=2)
+    for size in (1.0, 2.0, 1.0, 3.0):
+        orthogonal.add([torch.tensor([1.0, 0.0])])
+        orthogonal.add([torch.tensor([0.0, 1.0])])
+        aligned.add([torch.tensor([1.0, 0.0])])
+        aligned.add([torch.tensor([1.0, 0.1 * size])])
+    nothing = orthogonal.estimate()
+    assert (nothing.low, nothing.high) == (0.0, math.inf)
+    assert aligned.estimate().high < math.inf
+
+
 def test_a_group_with_a_step_that_a_gradient_scaler_skips_is_left_out() -> None:
     noise = GradientNoise(1, group=2)
     for value in (1.0, 2.0, math.inf, 1.0, 3.0, 2.5):

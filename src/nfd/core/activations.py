@@ -67,7 +67,9 @@ class Activation:
     def _product_mean(closed: _Moment | None, f: _Map, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
         given = (torch.as_tensor(v, dtype=torch.float64) for v in (a, b, c))
         a, b, c = torch.broadcast_tensors(*given)  # type: ignore[no-untyped-call]
-        return closed(a, b, c) if closed else gaussian_product_mean(f, a, b, c)
+        if closed:
+            return closed(a, b, c)
+        return gaussian_product_mean(f, a, b, c)
 
 
 def _cross(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
@@ -218,7 +220,9 @@ def gaussian_product_mean(f: Callable[[Tensor], Tensor], a: Tensor, b: Tensor, c
 
     ``a, b`` are the variances and ``c`` is the covariance, of one shape in float64.
     """
-    largest = float(torch.maximum(a.max(), b.max())) if a.numel() else 0.0
+    if not a.numel():
+        return a.clone()
+    largest = float(torch.maximum(a.max(), b.max()))
     z, weights = (v.to(a.device) for v in _nodes(largest))
     # h = sqrt(a) z, hbar = slope z + spread z': the two-dimensional rule on independent z, z'.
     slope = torch.where(a > 0, c / a.clamp_min(1e-300).sqrt(), 0.0)
@@ -230,7 +234,7 @@ def gaussian_product_mean(f: Callable[[Tensor], Tensor], a: Tensor, b: Tensor, c
 
     size = max(1, _CHUNK // len(z) ** 2)
     parts = zip(*(torch.split(v.flatten(), size) for v in (a.sqrt(), slope, spread)), strict=True)
-    return torch.cat([pairs(*part) for part in parts]).reshape(a.shape) if a.numel() else a.clone()
+    return torch.cat([pairs(*part) for part in parts]).reshape(a.shape)
 
 
 def hermite_polynomials(degree: int, z: Tensor) -> Tensor:

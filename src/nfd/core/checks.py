@@ -158,7 +158,9 @@ def _is_truth(value: Any) -> bool:
 
 def check_depth(value: Any) -> float:
     """Return a number of blocks, a whole number of at most a million or infinity."""
-    return math.inf if value == math.inf else check_count("depth", value, maximum=MOST)
+    if value == math.inf:
+        return math.inf
+    return check_count("depth", value, maximum=MOST)
 
 
 def check_dtype(value: torch.dtype) -> torch.dtype:
@@ -202,7 +204,9 @@ def check_numbers(argument: str, value: Any) -> torch.Tensor:
     else:
         try:
             array = np.array(value)
-            number = torch.from_numpy(array if np.iscomplexobj(array) else array.astype(np.float64))
+            if not np.iscomplexobj(array):
+                array = array.astype(np.float64)
+            number = torch.from_numpy(array)
         # the last is PyTorch's, of tensors in a list
         except (TypeError, ValueError, RuntimeError) as error:
             message = (

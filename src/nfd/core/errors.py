@@ -65,7 +65,9 @@ def users_frames(error: BaseException) -> list[traceback.FrameSummary]:
     numbers = [
         number for number, frame in enumerate(frames) if not frame.filename.startswith(_NOT_USERS)
     ]
-    return frames[numbers[0] : numbers[-1] + 1] if numbers else []
+    if not numbers:
+        return []
+    return frames[numbers[0] : numbers[-1] + 1]
 
 
 def is_ours(error: BaseException) -> bool:
@@ -99,11 +101,11 @@ def blaming(what: str, kind: type[UsageError] = InputError) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        refused = isinstance(error, UsageError)
-        ours = traceback.extract_tb(error.__traceback__)[-1].filename.startswith(_OURS)
-        if isinstance(error, InputError) or out_of_memory(error) or (ours and not refused):
+        is_refusal = isinstance(error, UsageError)
+        is_ours = traceback.extract_tb(error.__traceback__)[-1].filename.startswith(_OURS)
+        if isinstance(error, InputError) or out_of_memory(error) or (is_ours and not is_refusal):
             raise
-        name = "" if refused else f"{type(error).__name__}: "
+        name = "" if is_refusal else f"{type(error).__name__}: "
         raise kind(f"{what}: {name}{in_brief(error)}{place_of(error)}") from error
 
 
@@ -142,8 +144,10 @@ def out_of_memory(error: BaseException) -> bool:
 
 def described(error: BaseException) -> str:
     """Describe an exception: its type and its message, with a remedy where memory ran out."""
-    remedy = f" {LESS_MEMORY}" if out_of_memory(error) else ""
-    return f"{type(error).__name__}: {error}{remedy}"
+    text = f"{type(error).__name__}: {error}"
+    if out_of_memory(error):
+        text += f" {LESS_MEMORY}"
+    return text
 
 
 def trace_of(error: BaseException) -> str | None:

@@ -43,8 +43,9 @@ class Interval:
         if math.isnan(self.value):
             return "unknown"
         noise = max(self.stderr, _FINEST * abs(self.value))
-        known = math.isfinite(self.stderr) and math.isfinite(noise) and noise > 0
-        digits = min(max(2, 1 - math.floor(math.log10(noise))), 12) if known else 2
+        digits = 2
+        if math.isfinite(self.stderr) and math.isfinite(noise) and noise > 0:
+            digits = min(max(2, 1 - math.floor(math.log10(noise))), 12)
         if math.isnan(self.low) or math.isnan(self.high):
             return f"{self.value:+.{digits}f} [interval unknown]"
         return f"{self.value:+.{digits}f} [{self.low:+.{digits}f}, {self.high:+.{digits}f}]"
@@ -85,10 +86,14 @@ class Interval:
 
     def root(self) -> Interval:
         """The interval of the square root, cut off at zero; error by the delta method."""
-        value, low, high = (
-            math.sqrt(v) if not v <= 0 else 0.0 for v in (self.value, self.low, self.high)
-        )
-        return Interval(value, self.stderr / (2 * value) if value > 0 else math.nan, low, high)
+        value, low, high = (_root(v) for v in (self.value, self.low, self.high))
+        stderr = self.stderr / (2 * value) if value > 0 else math.nan
+        return Interval(value, stderr, low, high)
+
+
+def _root(square: float) -> float:
+    """Return ``sqrt(max(0, square))``; not-a-number propagates."""
+    return 0.0 if square <= 0 else math.sqrt(square)
 
 
 UNKNOWN = Interval(math.nan, math.nan, math.nan, math.nan)
@@ -135,7 +140,9 @@ def satterthwaite(parts: Iterable[tuple[float, float]]) -> tuple[float, float]:
     terms = list(parts)
     variance = sum(v for v, _ in terms)
     below = sum(v * v / f for v, f in terms)
-    return variance, variance * variance / below if below > 0 else math.inf
+    if below > 0:
+        return variance, variance * variance / below
+    return variance, math.inf
 
 
 def mean(samples: ArrayLike) -> Interval:
@@ -210,7 +217,7 @@ class Magnitude:
 def magnitude(mean: Tensor, error: Tensor) -> Magnitude:
     """``sqrt(max(0, squared_size))`` with its noise; not-a-number propagates."""
     squared = float(squared_size(mean, error))
-    return Magnitude(math.sqrt(squared) if not squared <= 0 else 0.0, rms(error))
+    return Magnitude(_root(squared), rms(error))
 
 
 def systematic_squares(differences: Tensor) -> Tensor:
@@ -269,11 +276,11 @@ def ratio_of_means(above: Tensor, below: Tensor) -> Interval:
 
     The limits are those r at which ``above - r below`` has a mean that does not differ from zero by
     Student's t (Fieller 1954), cut off at zero. Where the mean below does not differ from zero, the
-    ratio has a lower limit alone.
+    ratio has only a lower limit.
 
     Returns:
-        Not-a-number where fewer than two samples are given, where no mean differs from zero, or
-        where the data contradict a ratio above zero.
+        Not-a-number where fewer than two samples are given, where no mean differs from zero, where
+        every sample below is zero, or where the data contradict a ratio above zero.
     """
     R = len(above)
     if R < 2:
@@ -286,12 +293,18 @@ def ratio_of_means(above: Tensor, below: Tensor) -> Interval:
     root = b * b - a * c
     if root < 0 or (a <= 0 and c <= 0):
         return UNKNOWN
-    ends = (
-        sorted((b + sign * math.sqrt(root)) / a for sign in (-1, 1))
-        if a
-        else [c / (2 * b), math.inf]
-    )
-    low, high = (ends[0], ends[1]) if a > 0 else (ends[1], math.inf)
+    # The ratios r with a r^2 - 2 b r + c <= 0 are those that the data allow.
+    if a == 0 and b <= 0:
+        return UNKNOWN
+    if a == 0:
+        low = c / (2 * b)
+        high = math.inf
+    else:
+        low, high = sorted((b + sign * math.sqrt(root)) / a for sign in (-1, 1))
+    # Below zero a allows no r between its roots: above the higher one there is no end.
+    if a < 0:
+        low = high
+        high = math.inf
     if high <= 0:
         return UNKNOWN
     if means[1] <= 0:

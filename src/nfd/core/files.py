@@ -49,22 +49,21 @@ def prepare_directory(path: str | Path) -> Path:
 
 
 def prepare_results(path: str | Path) -> Path:
-    """``prepare_directory`` for the files of a command, which replace those of an earlier one.
+    """Prepare a directory for the files of a command, which replace an earlier command's.
 
-    A directory that is not empty must be known: by the mark that the first command leaves, or as
-    that of a sweep.
+    A directory that is not empty must be one of nfd: it has the mark that the first command leaves,
+    or the file of a sweep.
 
     Raises:
         FileExistsError: naming a file that is of something else.
     """
     directory = expanded(path)
-    known = any((directory / name).exists() for name in (_MARK, SWEEP))
-    others = (
-        []
-        if known or not directory.is_dir()
-        else [p.name for p in directory.iterdir() if p.is_file()]
-    )
-    if visible := sorted(name for name in others if not name.startswith(".")):
+    is_ours = any((directory / name).exists() for name in (_MARK, SWEEP))
+    visible = list[str]()
+    if directory.is_dir() and not is_ours:
+        files = sorted(path.name for path in directory.iterdir() if path.is_file())
+        visible = [name for name in files if not name.startswith(".")]
+    if visible:
         raise FileExistsError(
             f"out must be a new directory, or one of nfd: {str(directory)!r} holds {visible[0]!r}, "
             "which nfd did not make. Nothing was changed. Choose another with --out DIR."

@@ -150,16 +150,20 @@ def encoded(value: Any) -> Any:
         return f"'{value}"
     if isinstance(value, dict):
         return {k: encoded(v) for k, v in value.items()}
-    return [encoded(v) for v in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [encoded(v) for v in value]
+    return value
 
 
 def decoded(value: Any) -> Any:
-    """What ``encoded`` was given."""
+    """Return the value that ``encoded`` was given."""
     if isinstance(value, str) and value.lstrip("'") in _UNWRITABLE:
         return value[1:] if value.startswith("'") else float(value)
     if isinstance(value, dict):
         return {k: decoded(v) for k, v in value.items()}
-    return [decoded(v) for v in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [decoded(v) for v in value]
+    return value
 
 
 def columns(name: str, number: Interval) -> Row:

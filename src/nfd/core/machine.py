@@ -43,33 +43,43 @@ def peak_memory() -> float:
 def memory_of(device: torch.device) -> int:
     """Return the bytes that a GPU has, or the machine or container of this process.
 
-    On Windows there is no bound.
+    On Windows the number is ``sys.maxsize``.
     """
     if device.type == "cuda":
         import torch
 
         return int(torch.cuda.mem_get_info(device)[1])
-    known = hasattr(os, "sysconf")  # not on Windows
-    most = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if known else sys.maxsize
-    allowed = _CONTAINER.read_text(encoding="ascii").strip() if _CONTAINER.exists() else ""
+    most = sys.maxsize
+    # Windows has no sysconf.
+    if hasattr(os, "sysconf"):
+        most = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if not _CONTAINER.exists():
+        return most
+    # A container without a limit says "max".
+    allowed = _CONTAINER.read_text(encoding="ascii").strip()
     return min(most, int(allowed)) if allowed.isdigit() else most
 
 
 def cores() -> int:
     """How many cores this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 @contextmanager
 def threads(count: int) -> Iterator[None]:
     """PyTorch computes with this many threads in the block, and with as many as before after it.
 
-    Where it is not loaded yet nothing happens: the environment of a worker has the number for when
-    it is.
+    Where PyTorch is not loaded yet nothing happens: a worker's environment has the number that it
+    reads when it is loaded.
     """
     torch = sys.modules.get("torch")
-    before = count if torch is None else torch.get_num_threads()
-    if torch is None or before == count:
+    if torch is None:
+        yield
+        return
+    before = torch.get_num_threads()
+    if before == count:
         yield
         return
     torch.set_num_threads(count)
@@ -86,4 +96,6 @@ def threads_for(multiplications: float) -> AbstractContextManager[None]:
     they are busy each operation waits, spinning, until the second thread has its turn: that took 50
     ms a block.
     """
-    return threads(1) if multiplications < _SMALL else nullcontext()
+    if multiplications < _SMALL:
+        return threads(1)
+    return nullcontext()

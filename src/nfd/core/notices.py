@@ -26,7 +26,7 @@ def tell(text: str, category: type[Warning] = RuntimeWarning) -> None:
     """
     LOG.warning(text)
     frame = _outer_frame()
-    # A registry of its own: that of a module would swallow the same words of a second training in
+    # The registry is new: a module's registry would swallow the same words of a second training in
     # one process.
     warnings.warn_explicit(
         text,

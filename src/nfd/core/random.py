@@ -2,7 +2,7 @@
 
 Every random number in the project comes from ``generator(seed, name, ...)``: the same seed and
 names give the same numbers, different names give independent ones, and no stream moves another. The
-seed is the caller's; ``ambient_seed`` alone draws one from PyTorch's own generator.
+seed is the caller's; only ``ambient_seed`` draws one from PyTorch's own generator.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ class Increment:
         """
         odd, halvings = _halved(self.count)
         drawn_odd, drawn = _halved(self.whole)
-        drawn = drawn if drawn_odd == odd else 0
+        if drawn_odd != odd:
+            drawn = 0
         finer = max(halvings - drawn, 0)
         coarser = max(drawn - halvings, 0)
         first = self.index << coarser >> finer

@@ -91,7 +91,8 @@ def rows_as_text(rows: Sequence[Mapping[str, Any]]) -> str:
     for row in rows:
         columns |= dict.fromkeys(row)
     names = [name for name in columns if name not in ("low", "high")]
-    table = table_of(*("value [95 % interval]" if name == "value" else name for name in names))
+    titles = {"value": "value [95 % interval]"}
+    table = table_of(*(titles.get(name, name) for name in names))
     for row in rows:
         cells = [_interval(row) if name == "value" else _cell(row.get(name)) for name in names]
         table.add_row(*cells)
@@ -102,11 +103,15 @@ def _interval(row: Mapping[str, Any]) -> str:
     value = _cell(row.get("value"))
     low = _cell(row.get("low"))
     high = _cell(row.get("high"))
-    return f"{value} [{low}, {high}]" if low and high else value
+    if not low or not high:
+        return value
+    return f"{value} [{low}, {high}]"
 
 
 def _cell(value: object) -> str:
-    return "" if isinstance(value, float) and not math.isfinite(value) else short(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return ""
+    return short(value)
 
 
 def as_text(table: Table, width: int) -> str:
@@ -159,10 +164,13 @@ def visible(text: str) -> str:
     """Replace invisible characters, and those that reorder text, by their code points."""
     if text.isascii() and text.isprintable():
         return text
-    return "".join(
-        f"⟨U+{ord(c):04X}⟩" if unicodedata.category(c) in _UNSEEN and c not in _KEPT else c
-        for c in text
-    )
+    return "".join(_visible(character) for character in text)
+
+
+def _visible(character: str) -> str:
+    if character in _KEPT or unicodedata.category(character) not in _UNSEEN:
+        return character
+    return f"⟨U+{ord(character):04X}⟩"
 
 
 # ---- A progress bar on a terminal

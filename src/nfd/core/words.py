@@ -25,7 +25,9 @@ def quoted(names: Sequence[str], most: int = 3) -> str:
     """
     first = ", ".join(repr(name) for name in names[:most])
     others = len(names) - most
-    return f"{first} and {others} more" if others > 0 else first
+    if others <= 0:
+        return first
+    return f"{first} and {others} more"
 
 
 def depth_name(depth: float) -> str:
@@ -52,7 +54,9 @@ def nearest(name: object, choices: Iterable[str]) -> str:
     It is empty when nothing is near; case does not count.
     """
     close = closest(name, choices)
-    return f" Did you mean {close!r}?" if close else ""
+    if not close:
+        return ""
+    return f" Did you mean {close!r}?"
 
 
 def closest(name: object, choices: Iterable[str]) -> str:
@@ -62,4 +66,6 @@ def closest(name: object, choices: Iterable[str]) -> str:
     """
     by_lower_case = {choice.lower(): choice for choice in choices}
     close = difflib.get_close_matches(str(name).lower(), by_lower_case, n=1, cutoff=0.5)
-    return by_lower_case[close[0]] if close else ""
+    if not close:
+        return ""
+    return by_lower_case[close[0]]

@@ -425,10 +425,8 @@ def _name(part: str) -> str:
 class Prediction:
     """The result of ``nfd.predict``: losses of an infinitely wide network. Print it to see them.
 
-    The bias from the finite width of the trained networks is estimated and subtracted. The 95 %
-    intervals include the noise of the networks, the noise of this correction, what it may miss (16
-    / narrow_width of it, for terms of second order in 1 / n) and, for infinite depth, the change at
-    the last doubling of the depth.
+    The bias from the finite width of the trained networks is estimated and subtracted.
+    docs/api/limits.md says what the 95 % intervals include.
 
     Attributes:
         loss, loss_stderr, loss_low, loss_high: [steps], mean losses of the batches, before the
@@ -442,15 +440,11 @@ class Prediction:
             error of the wide networks, and the change of the losses at the last doubling of the
             depth.
         loss_replicates: [replicates, steps], the losses of the limit by single replicates: their
-            mean is ``loss``. Subtract those of two predictions with the same sizes, replicates and
-            seed to get an interval for the difference (docs/two-limits.md). Their spread does not
-            include the errors of depth and resolution. Rows of networks that diverged and were left
-            out are not-a-number.
+            mean is ``loss``. docs/api/limits.md says how to compare two predictions by them.
         outputs, outputs_stderr: [steps, batch, C], the mean outputs before every step and their
             standard errors, where they were asked for; else None.
         eval_row: the mean evaluation loss after the last step, as a row of ``table``; None without
-            evaluation data. At infinite depth it is the floor of the law of size. ``eval_loss`` is
-            its value, ``eval_interval`` its interval.
+            evaluation data. ``eval_loss`` is its value, ``eval_interval`` its interval.
         eval_loss_replicates: [replicates], as ``loss_replicates``.
         about: how the batches were read: their number, samples and shape, in words.
         depths: depths that were trained; the last two are extrapolated when ``depth`` is infinite.
@@ -459,8 +453,7 @@ class Prediction:
         narrow_width: of the networks that estimate the bias.
         converged: at infinite depth, whether the last doubling of the depth moved the extrapolated
             losses by less than ``rtol``, and noise is small enough to see it. At a finite depth it
-            is True unless training diverged. It says nothing of the convergence in width, which the
-            intervals include.
+            is True unless training diverged.
         weights: "structured", "deferred" or "dense".
         seconds: time of the prediction.
         seed: of its networks.

@@ -1,6 +1,6 @@
-"""Where the trials of a sweep are trained: in this process, in others, or on a Ray cluster.
+"""Executors train the trials of a sweep: in this process, in others, or on a Ray cluster.
 
-It changes no number.
+The choice changes no number.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ _DIED_TWICE = (
     "WorkerLost: the process that trained it died twice; use fewer workers or a smaller size if "
     "for memory"
 )
-_LIFE_SIGN = 1.0  # seconds between two looks whether a process lives
+# seconds between two looks whether a process lives
+_LIFE_SIGN = 1.0
 Task = Callable[[], Any]
-# number, value and error of a task, as they end
+# index, value and error of every task, as they end
 Outcomes = Generator[tuple[int, Any, str | None], None, None]
 
 
@@ -66,7 +67,9 @@ def executor_named(name: str, workers: int | None = None) -> Executor:
         raise InputError(
             f"workers is the number of processes; got workers={workers} with executor={name!r}."
         )
-    return Inline() if name == "inline" else Ray()
+    if name == "inline":
+        return Inline()
+    return Ray()
 
 
 class Inline(Executor):
@@ -83,8 +86,10 @@ class Workers(Executor):
     A task that lost its worker is done once more.
     """
 
-    slots: int  # how many tasks may be with workers
-    lost: tuple[type[Exception], ...]  # errors of a task whose worker is gone
+    # how many tasks may be with workers
+    slots: int
+    # errors of a task whose worker is gone
+    lost: tuple[type[Exception], ...]
 
     @abstractmethod
     def hand(self, message: bytes) -> Future[bytes]:
@@ -96,28 +101,31 @@ class Workers(Executor):
 
     def run(self, tasks: Sequence[Task]) -> Outcomes:
         waiting = deque(range(len(tasks)))
-        again = set[int]()
+        tried_twice = set[int]()
         at_work = dict[Future[bytes], int]()
         try:
             while waiting or at_work:
                 while waiting and len(at_work) < self.slots:
                     index = waiting.popleft()
                     at_work[self.hand(_packed(tasks[index]))] = index
-                # Windows answers Ctrl-C between two waits
+                # Windows answers Ctrl-C only between two waits.
                 for future in wait(at_work, 1.0, FIRST_COMPLETED).done:
                     index = at_work.pop(future)
                     error = future.exception()
                     is_lost = isinstance(error, self.lost)
-                    if is_lost and index not in again:
-                        again.add(index)
+                    if error is None:
+                        yield index, *cloudpickle.loads(future.result())
+                    elif is_lost and index not in tried_twice:
+                        tried_twice.add(index)
                         # At once: where all tasks are too large, the second death of one ends the
                         # sweep.
                         waiting.appendleft(index)
-                    elif error is None:
-                        yield index, *cloudpickle.loads(future.result())
-                    else:  # Ray's errors have a cause
+                    else:
+                        # Ray's errors have a cause.
                         reason = described(getattr(error, "cause", None) or error)
-                        yield index, None, f"{_DIED_TWICE} ({reason})" if is_lost else reason
+                        if is_lost:
+                            reason = f"{_DIED_TWICE} ({reason})"
+                        yield index, None, reason
         finally:
             for future in at_work:
                 self.stop(future)
@@ -126,24 +134,31 @@ class Workers(Executor):
 class Processes(Workers):
     """As many processes as ``workers`` says, by default one for each core, with one thread each."""
 
-    lost = (EOFError, OSError)  # of a pipe whose other end died; errors of tasks arrive as values
+    # Errors of a pipe whose other end died. Errors of tasks arrive as values.
+    lost = (EOFError, OSError)
 
     def __init__(self, workers: int | None = None) -> None:
         self.slots = machine.cores() if workers is None else check_count("workers", workers)
-        self._processes = dict[Future[bytes], _Process]()  # by their last task
+        # by their last task
+        self._processes = dict[Future[bytes], _Process]()
 
     def __exit__(self, *error: object) -> None:
         while self._processes:
-            self._processes.popitem()[1].end()
+            _, process = self._processes.popitem()
+            process.end()
 
     def hand(self, message: bytes) -> Future[bytes]:
-        idle = next(
-            (last for last in self._processes if last.done() and last.exception() is None), None
-        )
-        process = _Process() if idle is None else self._processes.pop(idle)
+        process = self._idle() or _Process()
         future = process.hand(message)
         self._processes[future] = process
         return future
+
+    def _idle(self) -> _Process | None:
+        """Take a process whose last task is answered; None if all are at work."""
+        for last in self._processes:
+            if last.done() and last.exception() is None:
+                return self._processes.pop(last)
+        return None
 
     def stop(self, future: Future[bytes]) -> None:
         self._processes.pop(future).end()
@@ -153,15 +168,16 @@ class _Process:
     """A process that answers one message after the other, and ends with the pipe to its driver."""
 
     def __init__(self) -> None:
-        # a fork of a process with threads may wait for ever
+        # A fork of a process with threads may wait for ever.
         context = multiprocessing.get_context("spawn")
-        self._line, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs,))
+        self._line, workers_end = context.Pipe()
+        self._process = context.Process(target=_serve, args=(workers_end,))
         self._thread = ThreadPoolExecutor(1)
         with _inheriting_nothing():
             self._process.start()
-        # so that a process that dies in the middle of an answer ends the pipe: a pool's queue waits
-        theirs.close()
+        # A process that dies in the middle of an answer then ends the pipe. The queue of a pool
+        # would wait.
+        workers_end.close()
 
     def hand(self, message: bytes) -> Future[bytes]:
         """Send a message, and wait for the answer in a thread."""
@@ -169,9 +185,8 @@ class _Process:
         return self._thread.submit(self._answer)
 
     def _answer(self) -> bytes:
-        """Receive an answer; EOFError if the process dies before it gives one."""
-        # The end of the pipe does not show every death: what the process has forked may hold its
-        # end open.
+        """Receive an answer. Raise EOFError if the process dies before it gives one."""
+        # The pipe does not show every death: what the process has forked may hold its end open.
         while not self._line.poll(_LIFE_SIGN):
             if not self._process.is_alive() and not self._line.poll():
                 raise EOFError
@@ -191,25 +206,28 @@ def _inheriting_nothing() -> Iterator[None]:
 
     ``spawn`` would run the script again.
     """
-    # Windows has none
     main = sys.modules["__main__"]
-    masks = hasattr(signal, "pthread_sigmask")
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if masks else set()
+    # Windows has no masks of signals.
+    has_masks = hasattr(signal, "pthread_sigmask")
+    if has_masks:
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     sys.modules["__main__"] = ModuleType("__main__")
     try:
         yield
     finally:
         sys.modules["__main__"] = main
-        if masks:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if has_masks:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _serve(line: Connection) -> None:
     """Answer messages until the driver ends or dies, also in the middle of one."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver stops it
-    # before PyTorch
+    # The driver stops this process; Ctrl-C does not.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # PyTorch reads these when it is loaded.
     os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-    if hasattr(os, "register_at_fork"):  # not on Windows
+    # Windows has no forks.
+    if hasattr(os, "register_at_fork"):
         # A forked child, such as a worker of a loader, may outlive this process: it must not hold
         # the pipe open.
         os.register_at_fork(after_in_child=line.close)
@@ -253,7 +271,8 @@ class Ray(Workers):
 
     def run(self, tasks: Sequence[Task]) -> Outcomes:
         if not self._ray.is_initialized():
-            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to anybody
+            # Ray then reports nothing to anybody.
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             self._ray.init(
                 self._address,
                 include_dashboard=False,
@@ -280,17 +299,22 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     """
 
     def reducer_override(self, obj: Any) -> Any:
-        torch = sys.modules.get("torch")  # where nothing has loaded it there are no tensors
-        dense = torch is not None and type(obj) is torch.Tensor and obj.layout is torch.strided
-        is_view = dense and obj.untyped_storage().nbytes() > obj.nbytes
-        return (
-            obj.detach().clone().__reduce_ex__(self.proto)
-            if is_view
-            else super().reducer_override(obj)
-        )
+        if _is_view(obj):
+            return obj.detach().clone().__reduce_ex__(self.proto)
+        return super().reducer_override(obj)
+
+
+def _is_view(value: Any) -> bool:
+    """Whether a value is a dense tensor that is smaller than its storage."""
+    # Where nothing has loaded PyTorch there are no tensors.
+    torch = sys.modules.get("torch")
+    if torch is None or type(value) is not torch.Tensor or value.layout is not torch.strided:
+        return False
+    return bool(value.untyped_storage().nbytes() > value.nbytes)
 
 
 def _packed(content: Any) -> bytes:
+    """Pickle a value. Raise TypeError where that is impossible."""
     file = io.BytesIO()
     try:
         _Pickler(file).dump(content)
@@ -304,7 +328,7 @@ def _packed(content: Any) -> bytes:
 
 
 def _answer(message: bytes) -> bytes:
-    """What a worker does: value and error of a task."""
+    """Do the task of a message, as a worker, and return its value and error."""
     return _packed(_attempt(lambda: cloudpickle.loads(message)()))
 
 

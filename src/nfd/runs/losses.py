@@ -1,4 +1,4 @@
-"""The losses of the project, by name, with the checks of their targets."""
+"""Losses by name, with the checks of their targets."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
 
 LOSSES = ("cross-entropy", "mse")
 MODELS_OWN = "the model's own"
-"""The loss that a model returns beside its outputs, for batches without targets."""
+"""The name of the loss that a model returns with its outputs, for batches without targets."""
 
 
 def loss_of(loss: str | Callable[[Any, Any], Tensor]) -> Callable[[Any, Any], Tensor]:
@@ -52,10 +52,12 @@ def loss_of(loss: str | Callable[[Any, Any], Tensor]) -> Callable[[Any, Any], Te
             if loss == "mse":
                 return 0.5 * (_real(outputs, y).flatten() - y.flatten()).square().mean()
             return cross_entropy(classes_last(outputs, y).flatten(0, -2), y.flatten())
-        # both are the user's, and PyTorch's words on them
+        # Outputs and targets are the user's: what PyTorch cannot compute is an error of input.
         except (RuntimeError, IndexError) as error:
             shapes = f"outputs {shape_of(outputs)} and targets {shape_of(y)}"
-            why = _out_of_range(outputs, y) if loss == "cross-entropy" else ""
+            why = ""
+            if loss == "cross-entropy":
+                why = _out_of_range(outputs, y)
             raise InputTypeError(
                 f"loss={loss!r} cannot be computed of {shapes}: {why or in_brief(error)}"
             ) from error
@@ -64,11 +66,9 @@ def loss_of(loss: str | Callable[[Any, Any], Tensor]) -> Callable[[Any, Any], Te
 
 
 def _given(loss: Callable[[Any, Any], Tensor], out: Any, y: Any) -> Tensor:
-    """A loss of the user's, checked to be one number."""
-    value = loss(
-        out,
-        typed(y, next((part.dtype for part in tensors_in(out) if part.is_floating_point()), None)),
-    )
+    """Compute a loss of the user's, and check that it is one number."""
+    real = (part.dtype for part in tensors_in(out) if part.is_floating_point())
+    value = loss(out, typed(y, next(real, None)))
     if not isinstance(value, Tensor) or value.dim():
         raise InputTypeError(
             f"loss must return the mean over the batch, one number; got {shape_of(value)}."
@@ -77,7 +77,7 @@ def _given(loss: Callable[[Any, Any], Tensor], out: Any, y: Any) -> Tensor:
 
 
 def _out_of_range(outputs: Tensor, y: Any) -> str:
-    """Which class ids the outputs have, if targets are others; else empty."""
+    """Say which class ids the outputs have, if targets are others; else return an empty text."""
     if isinstance(y, Tensor) and y.is_floating_point():
         return (
             f"class ids must be whole numbers; got {y.dtype}. Pass targets.long(), or loss='mse' "
@@ -108,7 +108,8 @@ def own_loss(output: Any) -> Tensor:
     loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     if loss is None and isinstance(output, tuple):
         scalars = [part for part in output if isinstance(part, Tensor) and part.dim() == 0]
-        loss = scalars[0] if len(scalars) == 1 else None
+        if len(scalars) == 1:
+            loss = scalars[0]
     if not isinstance(loss, Tensor):
         raise InputTypeError(
             "batches without targets need a model that returns its loss, as output.loss or "
@@ -128,20 +129,19 @@ def _only_output(out: Any) -> Tensor:
     first = outputs_of(out)
     if hasattr(out, "logits") or (isinstance(out, Mapping) and "logits" in out):
         return first
-    parts = (
-        [*out.values()]
-        if isinstance(out, Mapping)
-        else [*out]
-        if isinstance(out, tuple | list)
-        else []
-    )
-    alike = [
-        part
-        for part in parts
-        if isinstance(part, Tensor) and part.shape[:-1] == first.shape[:-1] != ()
-    ]
-    if len(alike) > 1:
-        shapes = " and ".join(str(list(part.shape)) for part in alike)
+    if isinstance(out, Mapping):
+        parts = [*out.values()]
+    elif isinstance(out, tuple | list):
+        parts = [*out]
+    else:
+        return first
+    leading = first.shape[:-1]
+    candidates = list[Tensor]()
+    for part in parts:
+        if isinstance(part, Tensor) and part.shape[:-1] == leading != ():
+            candidates.append(part)
+    if len(candidates) > 1:
+        shapes = " and ".join(str(list(part.shape)) for part in candidates)
         raise InputTypeError(
             f"the model returns {shapes}, and either could be its outputs. "
             "Pass loss=, a function of what it returns and the targets, such as "
@@ -151,7 +151,7 @@ def _only_output(out: Any) -> Tensor:
 
 
 def _real(out: Tensor, y: Tensor) -> Tensor:
-    """Outputs [...] for targets [...]; nothing is broadcast."""
+    """Return outputs [...] for targets [...]. Raise ValueError where they would broadcast."""
     if out.shape not in (y.shape, (*y.shape, 1)):
         raise InputError(
             f"loss='mse' needs outputs [...] or [..., 1] for targets [...]; got {list(out.shape)} "

@@ -17,7 +17,7 @@ def check_seeds_differ(
 
     Args:
         size: width and depth of the networks. what: what is compared, such as ``"losses"``.
-            outcomes: it, by seed.
+            outcomes: what is compared, by seed.
         only_if_all: refuse them only where all seeds give the same. Two networks of many may have
             the same losses because both are dead.
 

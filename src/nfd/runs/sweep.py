@@ -1,4 +1,4 @@
-"""``Sweep``: what is missing is trained, and stored as it comes; a sweep can stop at any time.
+"""``Sweep`` trains the trials that are missing, and stores each as it ends. It may stop any time.
 
 The driver is the only writer of its store. A trial is committed whole, so that a sweep that was
 stopped, by any cause, and started again holds what an uninterrupted one holds.
@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -62,10 +63,12 @@ class Sweep:
         progress: bool = True,
     ) -> None:
         self.out = out
-        if isinstance(executor, str) or workers is not None:
-            count = None if workers is None else check_count("workers", workers)
-            name = executor if isinstance(executor, str) else "processes"
-            executor = executor_named(name, workers=count)
+        if workers is not None:
+            workers = check_count("workers", workers)
+            if not isinstance(executor, str):
+                executor = "processes"
+        if isinstance(executor, str):
+            executor = executor_named(executor, workers=workers)
         self.executor: Executor = Inline() if executor is None else executor
         self.device = None if device is None else str(check_device(device))
         self.progress = check_flag("progress", progress)
@@ -132,8 +135,8 @@ class Sweep:
         if missing:
             if self.held:
                 self._compare(list(missing.values()))
-            # costliest first
-            self._train(sorted(missing.values(), key=lambda trial: -trial.cost), len(keys), label)
+            costliest_first = sorted(missing.values(), key=lambda trial: -trial.cost)
+            self._train(costliest_first, len(keys), label)
         records = {key: self.store.record(key) for key in keys}
         return [records[trial.key] for trial in trials]
 
@@ -146,7 +149,7 @@ class Sweep:
             RuntimeError: if a trial could not be trained (one that diverges is trained). Errors of
                 this library come first in the message; without any it is a ``StateError``.
         """
-        records = self.run([trial for trials in plans.values() for trial in trials], label)
+        records = self.run(list(chain.from_iterable(plans.values())), label)
         in_order = iter(records)
         return {name: [next(in_order) for _ in trials] for name, trials in plans.items()}
 
@@ -170,7 +173,9 @@ class Sweep:
     def notes(self, family: Family) -> list[str]:
         """Say which trials of a family were stored and not used, in sentences."""
         other = self._of_other_code.get(family.name)
-        return [] if other is None else [other.sentence(family.name, self.out)]
+        if other is None:
+            return []
+        return [other.sentence(family.name, self.out)]
 
     def _compare(self, missing: Sequence[Trial]) -> None:
         """Note in what stored trials differ from these, and warn where only the code differs."""
@@ -203,13 +208,16 @@ class Sweep:
         ):
             for index, trained, error in ended:
                 record: Record = trained if error is None else missing[index].failed(error)
+                # The others would fail alike.
                 if record.status == "failed":
-                    raise failure(record)  # the others would fail alike
+                    raise failure(record)
                 self.store.add(record)
                 done += 1
                 diverged += record.status == "diverged"
-                also = f", {diverged} diverged" if diverged else ""
-                advance(missing[index].cost, f"{label}: {done} of {total} runs{also}")
+                state = f"{label}: {done} of {total} runs"
+                if diverged:
+                    state += f", {diverged} diverged"
+                advance(missing[index].cost, state)
 
 
 def as_sweep(sweep: Sweep | None) -> Sweep:
@@ -217,7 +225,9 @@ def as_sweep(sweep: Sweep | None) -> Sweep:
     if sweep is None:
         return Sweep()
     if not isinstance(sweep, Sweep):
-        hint = f" Pass nfd.Sweep({str(sweep)!r})." if isinstance(sweep, str | Path) else ""
+        hint = ""
+        if isinstance(sweep, str | Path):
+            hint = f" Pass nfd.Sweep({str(sweep)!r})."
         raise InputTypeError(
             f"sweep must be an nfd.Sweep or None; got {sweep!r} of {type(sweep).__name__}.{hint}"
         )
@@ -241,8 +251,11 @@ class _OtherCode:
 
     def sentence(self, family: str, out: str | Path | None) -> str:
         """Say which runs are not used, why, and what to do."""
-        runs = "1 run" if self.count == 1 else f"{self.count} runs"
-        them = "it was" if self.count == 1 else "they were"
+        runs = f"{self.count} runs"
+        them = "they were"
+        if self.count == 1:
+            runs = "1 run"
+            them = "it was"
         stored = f"{runs} of {family} stored in {out}"
         trained = f"so {them} not used, and trained anew"
         if not self.was_recorded:
@@ -268,16 +281,20 @@ def failure(broken: Record) -> Exception:
     kind, _, words = whole.partition(": ")
     if broken.trace is None and kind in _OF_INPUT:
         return _OF_INPUT[kind](words)
+    if broken.trace is None:
+        return StateError(_ended_by(whole))
     # Only the first line of a mistake of ours: the others stand beside its trace.
     first, *lines = whole.splitlines()
-    reason = whole if broken.trace is None else first
-    message = f"A run could not be trained, so the sweep ended: {reason.rstrip('.')}."
-    message += " The rest is kept; start again to try it again."
-    if broken.trace is None:
-        return StateError(message)
-    error = RuntimeError(message)
+    error = RuntimeError(_ended_by(first))
     error.add_note("\n".join(["In the process that trained it:", *lines, broken.trace]))
     return error
+
+
+def _ended_by(reason: str) -> str:
+    return (
+        f"A run could not be trained, so the sweep ended: {reason.rstrip('.')}. "
+        "The rest is kept; start again to try it again."
+    )
 
 
 def upset_in(record: Record) -> bool:

@@ -62,9 +62,10 @@ def factors_of(schedule: Schedule, steps: int, lr: float) -> tuple[float, ...]:
 
 def _fitted(schedule: Schedule, steps: int) -> Schedule:
     """Return the schedule of so many steps, as a function of only the step or the optimizer."""
-    fitted = partial(schedule, steps=steps) if knows_steps(schedule) else schedule
-    check_takes("schedule", fitted, "step_or_optimizer")
-    return fitted
+    if knows_steps(schedule):
+        schedule = partial(schedule, steps=steps)
+    check_takes("schedule", schedule, "step_or_optimizer")
+    return schedule
 
 
 def knows_steps(schedule: Schedule) -> bool:
@@ -78,6 +79,7 @@ def knows_steps(schedule: Schedule) -> bool:
 
 
 def _rates(schedule: Schedule, steps: int, lr: float) -> list[float]:
+    """List the learning rates that a scheduler gives an optimizer, one per step."""
     optimizer = torch.optim.AdamW([torch.zeros(1, requires_grad=True)], lr, weight_decay=0.0)
     settings = _settings_but_rate(optimizer)
     scheduler = schedule(optimizer)
@@ -171,7 +173,9 @@ class Task:
             check_takes("loss", self.loss, "outputs", "targets")
         elif self.loss != MODELS_OWN:
             check_choice("loss", self.loss, LOSSES)
-        judged = pairs_of(self.eval_batches, "eval_batches") if self.eval_batches != () else []
+        judged = list[Pair]()
+        if self.eval_batches != ():
+            judged = pairs_of(self.eval_batches, "eval_batches")
         pairs = pairs_of(self.batches)
         loss = self.loss
         if isinstance(loss, str):
@@ -194,8 +198,10 @@ class Task:
 
     def _checked_decay(self) -> float | None:
         """Return the decay as it was given, None where ``make_optimizer`` decides."""
+        if self.weight_decay is None and self.make_optimizer is not None:
+            return None
         if self.weight_decay is None:
-            return None if self.make_optimizer is not None else 0.0
+            return 0.0
         return check_real("weight_decay", self.weight_decay, least=0.0, below=MAX_RATE)
 
     def having(self, **changes: Any) -> Self:
@@ -249,7 +255,9 @@ class Task:
     @property
     def notes(self) -> tuple[str, ...]:
         """What is likely to be a mistake in the batches, in words."""
-        return (COPIES,) if self.copies else ()
+        if self.copies:
+            return (COPIES,)
+        return ()
 
     @cached_property
     def copies(self) -> bool:
@@ -275,7 +283,9 @@ class Task:
 
     def factors(self, lr: float) -> tuple[float, ...] | None:
         """Return the schedule as factors on the rates, one per step; None where there is none."""
-        return None if self.schedule is None else factors_of(self.schedule, self.steps, lr)
+        if self.schedule is None:
+            return None
+        return factors_of(self.schedule, self.steps, lr)
 
     def first(self, steps: int) -> Self:
         """Return the task with only its first batches."""
@@ -364,8 +374,9 @@ def check_labels(argument: str, pairs: Sequence[Pair]) -> None:
     for step, (inputs, targets) in enumerate(pairs):
         ids = _ids(inputs, targets)
         if ids is not None and not bool((ids != IGNORED).any()):
+            name = "labels" if targets is None else "targets"
             raise InputError(
-                f"{'labels' if targets is None else 'targets'} of {argument}[{step}] must hold a "
+                f"{name} of {argument}[{step}] must hold a "
                 f"class id that counts; all {ids.numel()} are {IGNORED}, which no loss counts. "
                 "Leave the batch out, or make it larger."
             )
@@ -404,7 +415,9 @@ def _ids(inputs: Any, targets: Any) -> Tensor | None:
     """Return the class ids of a batch, from ``labels`` without targets; None without any."""
     if targets is None and isinstance(inputs, Mapping):
         targets = inputs.get("labels")
-    return targets if isinstance(targets, Tensor) and not targets.is_floating_point() else None
+    if isinstance(targets, Tensor) and not targets.is_floating_point():
+        return targets
+    return None
 
 
 def _add(digest: blake2b, value: Any) -> None:
@@ -458,12 +471,11 @@ def pairs_of(batches: Iterable[Any], argument: str = "batches") -> list[tuple[An
             "list(zip(inputs, targets))."
         )
     pairs = [(batch, None) if isinstance(batch, Mapping) else batch for batch in given]
-    other = [pair for pair in pairs if not isinstance(pair, tuple | list) or len(pair) != 2]
-    if not pairs or other:
-        raise InputError(
-            f"{argument} must be a list of {BATCHES}; got "
-            f"{shape_of(other[0]) if other else 'none'}."
-        )
+    if not pairs:
+        raise InputError(f"{argument} must be a list of {BATCHES}; got none.")
+    for pair in pairs:
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise InputError(f"{argument} must be a list of {BATCHES}; got {shape_of(pair)}.")
     pairs = [mapped(tuple(pair), _as_tensor) for pair in pairs]
     for step, (x, y) in enumerate(pairs):
         check_sample(f"inputs of {argument}[{step}]", x)
@@ -477,10 +489,14 @@ def _as_tensor(part: Any) -> Any:
         raise InputError(
             "batches have masked entries, which stand for no number. Remove or fill them first."
         )
-    if isinstance(part, np.ndarray):
-        tensor = torch.from_numpy(part)
-        return tensor.to(torch.get_default_dtype()) if tensor.is_floating_point() else tensor
-    return plain(part) if isinstance(part, Tensor) else part
+    if isinstance(part, Tensor):
+        return plain(part)
+    if not isinstance(part, np.ndarray):
+        return part
+    tensor = torch.from_numpy(part)
+    if tensor.is_floating_point():
+        return tensor.to(torch.get_default_dtype())
+    return tensor
 
 
 def cut(pairs: Sequence[tuple[Any, Any]], size: int) -> list[tuple[Any, Any]]:

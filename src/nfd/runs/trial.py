@@ -63,8 +63,10 @@ def optimizer_of(task: Task, member: Member, lr: float) -> torch.optim.Optimizer
         # The loop of Adam over tensors takes longer than the passes of a small network: fused it
         # takes a sixth.
         adam = law if law.rest is None else law_of(law.rest)
-        is_fused = adam.is_ours and adam.accepts("fused") and adam.setting("betas") is not None
-        return optimizer_by(law, groups, {"fused": True} if is_fused else {})
+        settings = dict[str, Any]()
+        if adam.is_ours and adam.accepts("fused") and adam.setting("betas") is not None:
+            settings["fused"] = True
+        return optimizer_by(law, groups, settings)
     try:
         made = optimizer_by(
             law, groups, {}, task.make_optimizer, takes_all=True, argument="make_optimizer"
@@ -79,7 +81,8 @@ def optimizer_of(task: Task, member: Member, lr: float) -> torch.optim.Optimizer
             f"make_optimizer must return an optimizer; got {type(made).__name__}. {FROM_GROUPS}"
         )
     to_training: Any = getattr(made, "train", None)
-    if callable(to_training):  # schedule-free optimizers refuse to step before
+    # Schedule-free optimizers refuse to step before.
+    if callable(to_training):
         to_training()
     if not member.is_planned and any(group.get("weight_decay") for group in made.param_groups):
         raise InputError(NO_DECAY)
@@ -90,9 +93,7 @@ def optimizer_of(task: Task, member: Member, lr: float) -> torch.optim.Optimizer
 def judging(optimizer: torch.optim.Optimizer) -> Iterator[None]:
     """Give the network the weights to be judged, where a schedule-free optimizer trains others."""
     switches: Any = optimizer
-    has_modes = callable(getattr(optimizer, "train", None)) and callable(
-        getattr(optimizer, "eval", None)
-    )
+    has_modes = all(callable(getattr(optimizer, mode, None)) for mode in ("train", "eval"))
     if has_modes:
         switches.eval()
     try:
@@ -117,8 +118,10 @@ def judged(member: Member, task: Task) -> tuple[float, float]:
             losses.append(float(task.value(outputs, y)))
             if task.loss == "cross-entropy" and task.eval_batches:
                 right.append((classes_last(outputs, y).argmax(-1) == y).flatten())
-    accuracy = float(torch.cat(right).float().mean()) if right else math.nan
-    return math.fsum(losses) / len(pairs), accuracy
+    loss = math.fsum(losses) / len(pairs)
+    if not right:
+        return loss, math.nan
+    return loss, float(torch.cat(right).float().mean())
 
 
 @dataclass(frozen=True)
@@ -173,7 +176,8 @@ def train(
             value = loss(outputs, targets)
             losses = value.detach()
             seen = outputs.detach() if isinstance(outputs, Tensor) else outputs
-            diverged = not bool(losses.isfinite())  # the one wait for a device
+            # the one wait for a device
+            diverged = not bool(losses.isfinite())
             row = Step(step, losses, seen, diverged, optimizer)
             if not row.diverged:
                 value.backward()  # type: ignore[no-untyped-call]
@@ -324,7 +328,9 @@ class Trial:
     def cost(self) -> float:
         """Counted work for the progress of a sweep, as if all hidden matrices were square."""
         rows = self.task.targets * self.steps / self.task.steps + self.task.eval_targets / 3
-        return rows * self.depth * self.width * (self.width if self.weights == "dense" else rows)
+        # Wide matrices that are not stored cost a product with every earlier row.
+        inputs = self.width if self.weights == "dense" else rows
+        return rows * self.depth * self.width * inputs
 
     def build(self, place: torch.device | str = "cpu") -> Member:
         """Build its network, to be trained."""
@@ -347,7 +353,8 @@ class Trial:
         """
         try:
             with self.task.blaming(self.width, self.depth):
-                return self._trained(self.task.device if device is None else torch.device(device))
+                place = self.task.device if device is None else torch.device(device)
+                return self._trained(place)
         # a mistake of the input or ours, as the record says
         except Exception as error:
             return self.failed(described(error) + place_of(error), trace_of(error))
@@ -357,56 +364,40 @@ class Trial:
         task = self.task.on(place)
         if self.stop is not None:
             task = task.first(self.stop).having(eval_batches=())
-        looks = sorted({*(range(0, self.steps, self.every) if self.every else ()), self.steps})
-        found = dict[int, tuple[float, float]]()  # loss and accuracy at looks
         seed = derive(self.seed, "training", self.width, self.depth)
-        with global_streams(seed, [] if place.type == "cpu" else [place]):
+        devices = [] if place.type == "cpu" else [place]
+        with global_streams(seed, devices):
             member = self.build(place)
             member.reserve(task.rows)
-            seen = [observer.begin(member, task) for observer in self.observe]
-            losses = list[Tensor]()
-            if 0 in looks:
-                found[0] = judged(member, task)
-            optimizer = optimizer_of(task, member, self.lr)
-            steps = train(
-                member,
-                optimizer,
-                task.batches,
-                task.value,
-                rates=self.factors,
-                around=_around(seen),
-            )
-            for row in steps:
-                losses.append(row.losses)
-                for observation in seen:
-                    observation.after(row)
-                if row.step + 1 in looks and not row.diverged:
-                    with judging(optimizer):
-                        found[row.step + 1] = judged(member, task)
-            if not losses[0].isfinite() and not self.observe:  # an observer says more
+            observations = [observer.begin(member, task) for observer in self.observe]
+            losses, judgements = self._loop(member, task, observations)
+            # An observer says more.
+            if not losses[0].isfinite() and not self.observe:
                 raise InputError(
                     f"make_model({self.width}, {self.depth}) has a loss of {float(losses[0]):g} "
                     "before it is trained, so that no rate can help. Check its outputs and the "
                     "loss on the first batch."
                 )
-            ends = [observation.end() for observation in seen]
+            ends = [observation.end() for observation in observations]
         at_looks = torch.tensor(
-            [found.get(step, (math.nan, math.nan)) for step in looks], dtype=torch.float64
+            [judgements.get(step, (math.nan, math.nan)) for step in self._looks],
+            dtype=torch.float64,
         )
-        curves: Curves = {"loss": torch.stack(losses).double()}
+        curves: Curves = {"loss": losses.double()}
         if self.every is not None:
             loss, accuracy = at_looks.float().unbind(1)
             curves |= {
                 "test_loss": loss,
                 "test_accuracy": accuracy,
-                "tested_after": torch.tensor(looks).float(),
+                "tested_after": torch.tensor(self._looks).float(),
             }
         metrics = _metrics(curves["loss"], at_looks[-1].tolist(), bool(task.eval_batches))
-        observed = []
-        for own, drawn, said in ends:
-            metrics |= own
-            curves |= drawn
-            observed += [] if said is None else [said]
+        observed = list[Any]()
+        for more_metrics, more_curves, data in ends:
+            metrics |= more_metrics
+            curves |= more_curves
+            if data is not None:
+                observed.append(data)
         return Record(
             self.key,
             "diverged" if "diverged_at" in metrics else "done",
@@ -416,6 +407,40 @@ class Trial:
             seconds=time.perf_counter() - start,
             observed=observed,
         )
+
+    @property
+    def _looks(self) -> list[int]:
+        """The numbers of steps after which the network is judged, ascending."""
+        looks = {self.steps}
+        if self.every:
+            looks |= set(range(0, self.steps, self.every))
+        return sorted(looks)
+
+    def _loop(
+        self, member: Member, task: Task, observations: Sequence[Observation]
+    ) -> tuple[Tensor, dict[int, tuple[float, float]]]:
+        """Train a network; return its losses [steps], and loss and accuracy by the step of a look.
+
+        Where training diverges there are fewer steps and looks.
+        """
+        looks = set(self._looks)
+        losses = list[Tensor]()
+        judgements = dict[int, tuple[float, float]]()
+        if 0 in looks:
+            judgements[0] = judged(member, task)
+        optimizer = optimizer_of(task, member, self.lr)
+        around = _around(observations)
+        steps = train(
+            member, optimizer, task.batches, task.value, rates=self.factors, around=around
+        )
+        for row in steps:
+            losses.append(row.losses)
+            for observation in observations:
+                observation.after(row)
+            if row.step + 1 in looks and not row.diverged:
+                with judging(optimizer):
+                    judgements[row.step + 1] = judged(member, task)
+        return torch.stack(losses), judgements
 
 
 @torch.no_grad()
@@ -441,7 +466,7 @@ def _metrics(losses: Tensor, last: Sequence[float], is_judged: bool) -> dict[str
         ``diverged_at`` is the step of the first loss that is not a number.
     """
     bad = (~losses.isfinite()).nonzero()
-    (loss, accuracy) = last
+    loss, accuracy = last
     metrics = {"first_loss": float(losses[0])}
     diverged = len(bad) > 0 or not math.isfinite(loss)
     if diverged:
@@ -450,10 +475,12 @@ def _metrics(losses: Tensor, last: Sequence[float], is_judged: bool) -> dict[str
     else:
         mean = losses[-max(1, len(losses) // 10) :].mean()
         metrics |= {"highest_loss": float(losses.max()), "train_loss": float(mean)}
-    if is_judged:
-        metrics["test_loss"] = math.inf if diverged else loss
-        if not math.isnan(accuracy) or diverged:
-            metrics["test_accuracy"] = 0.0 if diverged else accuracy
+    if is_judged and diverged:
+        metrics |= {"test_loss": math.inf, "test_accuracy": 0.0}
+    elif is_judged:
+        metrics["test_loss"] = loss
+        if not math.isnan(accuracy):
+            metrics["test_accuracy"] = accuracy
     return metrics
 
 
@@ -462,12 +489,18 @@ def hashed(content: Mapping[str, Any]) -> str:
     return blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=10).hexdigest()
 
 
-def _around(seen: Sequence[Observation]) -> Callable[[int], AbstractContextManager[object]] | None:
+def _around(
+    observations: Sequence[Observation],
+) -> Callable[[int], AbstractContextManager[object]] | None:
+    """Return the contexts of all observations as one; None without any."""
+    if not observations:
+        return None
+
     @contextmanager
     def around(step: int) -> Iterator[None]:
         with ExitStack() as stack:
-            for observation in seen:
+            for observation in observations:
                 stack.enter_context(observation.around(step))
             yield
 
-    return around if seen else None
+    return around

@@ -64,54 +64,31 @@ class Watch:
     parameters, gradients, buffers, modes and random streams stay as they were. Printing a watch
     shows the latest look beside the first one.
 
-    With ``W`` the effective weights, ``z`` the input of a matrix and ``h`` the stream after a
-    block, all on the sample, and (0) for the start, the meters are:
-
-    - of the network (``layer`` None): the meters of ``nfd.meters.updates``, which ``nfd.check`` has
-      too;
-    - of every block: ``activation``, rms(h), ``activation_update``, rms(h - h(0)), and ``added``,
-      the RMS of the block's contribution to the stream times the number of blocks;
-    - of every matrix: ``change``, ``|W - W(0)| / |W(0)|``, and ``weight``, ``|W| / |W(0)|``;
-    - of every matrix that adds up coordinates of the stream: ``update``, rms((W - W(0)) z), and
-      ``alignment`` of the last step's update with z (``nfd.meters.updates``); of inner ones
-      ``update_to_weight``, ``|W - W(0)|_2 / |W(0)|_2``.
+    There are meters of the network (``nfd.meters.updates``), of every block and of every matrix,
+    such as ``change``, ``|W - W(0)| / |W(0)|``. docs/api/watch.md defines each.
 
     Args:
-        model: before its first step; it may be compiled, wrapped by DDP or sharded by FSDP2. Under
-            FSDP2 every process must call ``step()``; under DDP one suffices.
-        plan: the plan of this model; None for a model without a plan, whose learning rates and
-            initial weights are not compared.
-        sample: an input of the model: a tensor, a tuple of arguments or a dict of keyword
-            arguments.
-        every: steps between looks. The default takes less than 3 % of the time, also for small
-            models (docs/howto/watch.md).
-        expected: a check of small networks, or the path where it was stored. It gives every meter a
-            band at this size (``nfd.watch.bands``); a meter that leaves its band raises an alert.
-        seed: the seed of ``plan.apply_``. Initial weights that can be drawn again from it are not
-            stored.
-        own_start: whether the model is meant to start from other weights than the plan's, such as
-            trained ones. Initial weights are then not compared with the plan
-            (``nfd.watch.causes``).
-        on_alert: what follows an alert. Each is warned of once (RuntimeWarning), and logged by
-            ``logging.getLogger("nfd")``, in the first of several processes. ``"stop"`` also sets
-            ``should_stop``, at which the callbacks of ``nfd.integrations`` end the training;
-            ``"raise"`` raises an error in ``step()``.
+        model: before its first step; it may be compiled, wrapped by DDP or sharded by FSDP2.
+        plan: the plan of this model; None for a model without a plan.
+        sample: an input: a tensor, a tuple of arguments or a dict of keyword arguments.
+        every: steps between looks.
+        expected: a check of small networks, or the path where it was stored: bands of every meter
+            at this size (``nfd.watch.bands``). A meter outside of its band raises an alert.
+        seed: the seed of ``plan.apply_``.
+        own_start: whether the model is meant to start from other weights than the plan's.
+        on_alert: what follows an alert. Each is warned of and logged. ``"stop"`` also sets
+            ``should_stop``, ``"raise"`` raises an error in ``step()``.
 
     Attributes:
-        rows: every number so far (``nfd.watch.WatchRow``); ``"alerts"`` counts the alerts up to a
-            look.
+        rows: every number so far (``nfd.watch.WatchRow``).
         left_out: why meters cannot be read from this model, by name.
         alerts: initial weights that are not the plan's, at step 0, and deviations from ``expected``
             and from the forecast of the loss (``nfd.watch.Alert``).
-        should_stop: whether an alert was raised with ``on_alert="stop"``; a loop may end here.
+        should_stop: whether an alert was raised with ``on_alert="stop"``.
         losses: by step, as ``step`` was given them.
-        failed: what went wrong when a look, or a listener, last raised an error, in words; None if
-            none did. Every kind of error is warned of once; none ends the training, and the next
-            look is tried as usual.
-        listeners: called with the watch after every look, such as ``functools.partial(nfd.run_page,
-            path="run.html")``.
-        steps: how often ``step()`` was called, once for every step of the optimizer. Bands are
-            wrong if you call it more rarely; ``every`` sets how often it looks.
+        failed: the last error of a look or a listener, in words; None without any.
+        listeners: called with the watch after every look.
+        steps: how often ``step()`` was called.
 
     Raises:
         ValueError, TypeError: naming the argument; also where the model is not the one planned.
