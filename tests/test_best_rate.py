@@ -33,7 +33,7 @@ def falls_and_rises(x: np.ndarray, y: np.ndarray, sigma: float, vertex: float) -
     climb = max((b - a for k, a in enumerate(before) for b in before[k:]), default=0.0)
     fall = max((a - b for k, a in enumerate(after) for b in after[k:]), default=0.0)
     scores = np.array([climb, fall]) / (math.sqrt(2) * sigma)
-    density = stats.t(3).pdf(scores * math.sqrt(3 / 4)) / stats.t(3).pdf(0)
+    density = stats.t(3).pdf(scores) / stats.t(3).pdf(0)
     return float(density.prod())
 
 
