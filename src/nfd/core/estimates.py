@@ -150,10 +150,12 @@ def mean(samples: ArrayLike) -> Interval:
 
     The error of a single sample is not-a-number.
     """
-    own = np.asarray(samples, dtype=np.float64)
-    if len(own) == 1:
-        return Interval(float(own[0]), math.nan, math.nan, math.nan)
-    return student(float(own.mean()), float(own.std(ddof=1)) / math.sqrt(len(own)), len(own) - 1)
+    values = np.asarray(samples, dtype=np.float64)
+    if len(values) == 1:
+        return Interval(float(values[0]), math.nan, math.nan, math.nan)
+    return student(
+        float(values.mean()), float(values.std(ddof=1)) / math.sqrt(len(values)), len(values) - 1
+    )
 
 
 def share(count: float, total: float) -> Interval:

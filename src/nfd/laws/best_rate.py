@@ -98,9 +98,7 @@ class Scores:
 
     @property
     def typical(self) -> Array:
-        """Geometric mean over seeds, ``[E]``, which single spikes near the edge of stability change
-        little.
-        """
+        """Geometric mean over seeds ``[E]``, which single spikes change little."""
         return np.asarray(np.exp(self.logs.mean(0)))
 
     @property
@@ -110,9 +108,7 @@ class Scores:
 
     @property
     def edge(self) -> int:
-        """-1 where lower rates may be better than all of these, 1 where higher ones may be, 0
-        elsewhere.
-        """
+        """-1 where lower rates may be better, 1 where higher ones may be, 0 elsewhere."""
         if self.learns:
             best = int(self.typical.argmin())
             if best == 0:
@@ -131,18 +127,14 @@ class Scores:
 
     @property
     def reached(self) -> Array:
-        """Scores ``[S]`` at the best rate of the grid, each at that of the other seeds: one's own
-        luck lowers none.
-        """
+        """Scores ``[S]``, each at the rate that is best for the other seeds, so free of luck."""
         logs = self.logs
         others = logs.sum(0) - logs if len(logs) > 1 else logs
         return np.asarray(self.scores[np.arange(len(logs)), others.argmin(1)])
 
     @property
     def near(self) -> Bools:
-        """The rates ``[E]`` that keep so much of the best progress that their losses count as they
-        are.
-        """
+        """Whether a rate keeps enough of the progress for its loss to count as it is ``[E]``."""
         lowest = self.typical.min()
         return np.asarray(self.typical - lowest <= NEAR_SHARE * (self.guess - lowest))
 
@@ -165,9 +157,7 @@ class Scores:
         return Posterior(mean, variance, min(noise_variance, variance), deviations @ slopes)
 
     def _noise(self, deviations: Array) -> float:
-        """Standard error of the typical loss at one rate, from the runs ``[S, E]`` at rates that
-        count as they are.
-        """
+        """Standard error of the typical loss at one rate, from the ``near`` runs ``[S, E]``."""
         seeds = len(deviations)
         if seeds < 2:
             return UNSEEN_NOISE
@@ -218,8 +208,7 @@ def chosen(
 
 
 def _seed_variance(group: Sequence[tuple[float, Posterior]]) -> tuple[float, float]:
-    """Variance that the seeds give to a weighted sum over sizes that share them, and its degrees of
-    freedom.
+    """Variance of a weighted sum that seeds of several sizes cause, and its freedom.
 
     Few seeds estimate a variance poorly, so that what they show is averaged with a prior worth
     ``SCATTER_SEEDS``.

@@ -1,5 +1,4 @@
-"""The law of the best learning rate over parameters, tokens and batch, from losses and not from
-picked optima.
+"""The law of the best learning rate over parameters, tokens and batch, from losses.
 
 A *cell* is a set of runs that differ in the rate alone. Over log2 of the rate its losses rise from
 the best one as
@@ -120,9 +119,7 @@ class Prior:
 
     @staticmethod
     def read(prior: str | os.PathLike[str] | None) -> Prior:
-        """``"sweeps"`` (the package's), the path of another file, or None: exponents that may have
-        any usual value.
-        """
+        """Read the package's prior, another file, or None: exponents of any usual value."""
         if prior is None:
             return replace(read_prior("rates", "sweeps", Prior.parsed), terms=_ANY, sources=())
         return read_prior("rates", prior, Prior.parsed)
@@ -140,9 +137,7 @@ class Prior:
 
     @property
     def of_one_width(self) -> Prior:
-        """For networks of one width, which differ in depth or experts: the rate follows those less,
-        or not at all.
-        """
+        """For networks of one width: the rate follows depth and experts less, or not at all."""
         return replace(self, terms={**self.terms, "parameters": _ONE_WIDTH})
 
     def arrays(self, group: str, names: Sequence[str]) -> tuple[Array, Array]:
@@ -152,9 +147,11 @@ class Prior:
 
 
 def evidence() -> dict[str, dict[str, dict[str, float]]]:
-    """What the rates of plans cost on public sweeps, by kind of optimizer and case: mean excess
-    loss in percent by the prior of other sources (``law``), by fixed powers, and at the same
-    rate."""
+    """What the rates of plans cost on public sweeps, by kind of optimizer and case.
+
+    It is the mean excess loss in percent: by the prior of other sources (``law``), by fixed powers,
+    by Complete(d)P, and at the same rate.
+    """
     costs: dict[str, dict[str, dict[str, float]]] = json.loads(file_of("rates").read_text("utf-8"))[
         "evidence"
     ]
@@ -177,8 +174,9 @@ _ANY = {  # without a prior: what no sweep contradicts
 
 @dataclass(frozen=True)
 class Cell:
-    """Losses ``[E]`` of runs that differ in the rate alone, by log2 of their rates, ascending;
-    infinite: diverged.
+    """Losses ``[E]`` of runs that differ only in the rate, by log2 of it, ascending.
+
+    A loss is infinite where training diverged.
 
     Attributes:
         place: ``[3]``, doublings of parameters, tokens and batch over ``REFERENCE``.
@@ -249,8 +247,9 @@ def scaled_by(scaled: Mapping[str, float], place: Array) -> float:
 
 
 def fitted_bowl(cells: Sequence[Cell], prior: Prior) -> Array:
-    """Fit the bowl that cells share: its shape ``[5]``, and the powers ``[3]`` of its curvature,
-    which are the prior's.
+    """Fit the shape ``[5]`` of the bowl that cells share.
+
+    The powers ``[3]`` of its curvature, which follow in the result, are the prior's.
 
     The shape has the largest posterior density where any best rate is as likely.
     """
@@ -299,9 +298,7 @@ def slopes_of(terms: Array, places: Array) -> Array:
 
 
 def covariance(departure: Array, one: Array, other: Array) -> Array:
-    """Covariance of departures from the law between places ``[cells, 3]``, without that of single
-    cells.
-    """
+    """Covariance of the departures that places ``[cells, 3]`` share, without single cells'."""
     near, length = np.exp(departure[[0, 2]])
     squares = (one[:, None] - other[None]) ** 2
     distance = squares.sum(2)
@@ -313,8 +310,7 @@ def covariance(departure: Array, one: Array, other: Array) -> Array:
 
 @dataclass(frozen=True)
 class RateLaw:
-    """The law of the best rate over parameters, tokens and batch, with what it misses. Print it for
-    its exponents.
+    """The law of the best rate over parameters, tokens and batch; print it for exponents.
 
     ``log2 lr* = c + a_N n + d t - (g / s) log2(1 + (Bc / B)^s)``, ``Bc ~ tokens^delta``, and a
     Gaussian process. ``nfd.fit_rate_law`` fits it to the losses of runs that differ in the rate;
@@ -373,8 +369,7 @@ class RateLaw:
 
     @staticmethod
     def of_sweeps(prior: str | os.PathLike[str] = "sweeps") -> RateLaw:
-        """The law that public sweeps have in common, or a file like that: for factors, as its level
-        is nobody's.
+        """The law that public sweeps have in common, for factors: its level is nobody's.
 
         Example::
 
@@ -389,9 +384,7 @@ class RateLaw:
         return cho_factor(_covariance_of(self.departure, self.places) + np.diag(self.noise))
 
     def predicted(self, places: Array) -> tuple[Array, Array]:
-        """Mean and standard deviation of log2 of the best rate of new cells at places ``[cells,
-        3]``.
-        """
+        """Mean and deviation of log2 of the best rate of new cells at places ``[cells, 3]``."""
         single = np.exp(2 * self.departure[1])
         own_variance = _FAR**2 + _SIZE**2 + np.exp(2 * self.departure[0]) + single
         if not len(self.places):
@@ -548,8 +541,7 @@ class RateLaw:
         return float(mean[0]), max(float(variance[0] + prior) - explained, 1e-4)
 
     def factor(self, **sizes: tuple[float, float] | None) -> BestRate:
-        """The best rate of a large training over that of a small one, which was tuned; as ``at``,
-        but relative to it.
+        """The best rate of a large training over the best rate of a small one that was tuned.
 
         Args:
             sizes: ``parameters``, ``tokens`` or ``batch``, ``(small, large)``; what is left out is
@@ -580,9 +572,7 @@ class RateLaw:
         return self.missed(float(np.mean(factors)), math.sqrt(variance), large)
 
     def with_critical_batch(self, measured: Interval, tokens: float | None) -> RateLaw:
-        """The law once the critical batch of a training of so many tokens was measured, in any one
-        unit of both.
-        """
+        """The law once a training's critical batch was measured, in the unit of its tokens."""
         t = 0.0 if tokens is None else math.log2(tokens / REFERENCE["tokens"])
         slope = self._critical(t)
         ratio = measured.high / measured.low if measured.low > 0 else math.inf
@@ -611,9 +601,7 @@ class RateLaw:
         return exponents
 
     def critical_batch(self, tokens: float) -> Interval:
-        """The batch, in tokens, beyond which the best rate hardly grows, in a training of so many
-        tokens.
-        """
+        """The batch in tokens beyond which the best rate hardly grows, by tokens of training."""
         t = math.log2(check_real("tokens", tokens, above=0.0) / REFERENCE["tokens"])
         doublings = self._term(self._critical(t))
         return doublings.scaled(math.log(2)).exp().scaled(REFERENCE["batch"])
@@ -692,9 +680,7 @@ class RateLaw:
         return student(float(slope @ self.terms), math.sqrt(slope @ self.spread @ slope), math.inf)
 
     def _critical(self, t: float) -> Array:
-        """Derivatives of log2 of the critical batch by the terms, at so many doublings of
-        tokens.
-        """
+        """Derivatives of log2 of the critical batch by the terms, at doublings of tokens."""
         slopes = {"critical_level": 1.0, "critical_batch": t}
         return np.array([slopes.get(name, 0.0) for name in _TERMS])
 
@@ -707,8 +693,7 @@ class RateLaw:
 
 
 def law_of_cells(cells: Sequence[Cell], prior: Prior) -> RateLaw:
-    """Fit the law to cells: the largest posterior density of its terms, in turn with that of the
-    departures.
+    """Fit the law to cells: its terms and departures in turn, of largest posterior density.
 
     A cell that lies far from what the others say of it was spoilt by a bad run, and counts as
     little as that.
@@ -748,9 +733,7 @@ def law_of_cells(cells: Sequence[Cell], prior: Prior) -> RateLaw:
 def _fitted(
     places: Array, best: Array, variances: Array, prior: Prior
 ) -> tuple[Array, Array, Array]:
-    """Fit terms and departures to best rates of cells, and the variances with which the cells
-    count.
-    """
+    """Fit terms and departures to best rates, and the variances with which cells count."""
     mean, deviation = prior.arrays("terms", _TERMS)
     departure, _ = prior.arrays("departure", _DEPARTURE)
     terms = mean.copy()
@@ -809,9 +792,7 @@ def _fitted_terms(
 def _fitted_departure(
     start: Array, places: Array, left: Array, fixed: Array, prior: Prior
 ) -> Array:
-    """The departures of largest posterior density, given what the law leaves and its other
-    covariance.
-    """
+    """Fit the departures to what the law leaves, given its other covariance."""
     usual, width = prior.arrays("departure", _DEPARTURE)
 
     def cost(departure: Array) -> float:
@@ -824,9 +805,7 @@ def _fitted_departure(
 
 
 def _curvature(logs: Array, noise: Array, places: Array, bowl: Array, prior: Prior) -> Array:
-    """Level, powers and scatter of the log curvature by ridge regression over cells, each power
-    with its prior.
-    """
+    """Level, powers and scatter of the log curvature, by ridge regression over cells."""
     mean, deviation = prior.arrays("curvature", [*REFERENCE])
     scatter = math.exp(bowl[1])
     rows = np.column_stack([np.ones(len(places)), places])

@@ -1,6 +1,4 @@
-"""``nfd.fit_rate_law``: the law of the best learning rate from a table of runs that differ in
-it.
-"""
+"""``nfd.fit_rate_law``: the law of the best learning rate, from a table of runs."""
 
 from __future__ import annotations
 
@@ -216,9 +214,7 @@ _UNSAID = {"parameters": "size", "tokens": "tokens", "batch": "batch"}
 
 
 def _about_cells(cells: Sequence[Cell], settings: Collection[_Setting]) -> Iterator[str]:
-    """Say which cells were left out, which show only on which side the best rate lies, and their
-    decays.
-    """
+    """Say which cells were left out, or show one side of the best rate, and their decays."""
     if len(cells) < len(settings):
         yield (
             f"{len(settings) - len(cells)} of {len(settings)} cells have one rate, or diverged at "

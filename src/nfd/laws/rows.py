@@ -1,5 +1,4 @@
-"""A table of runs as flat rows, from any of its forms: dicts, a DataFrame, a CSV, charts of W&B and
-TensorBoard.
+"""A table of runs as flat rows, from dicts, a DataFrame, a CSV or a chart's export.
 
 Also the numbers in it, as people write them: ``1.3B``, ``2^-8``, ``3,25``.
 """
@@ -93,8 +92,7 @@ def number_of(value: Any, name: str, number: int, whole: bool = False) -> float:
 
 
 def as_number(value: Any, whole: bool = False) -> float:
-    """Read a number as people write it: 1.3B, 4e12, 2^-8, 3 x 10^-4, 3,25; of whole numbers also
-    1,000,000.
+    """Read a number as people write it: 1.3B, 4e12, 2^-8, 3 x 10^-4, 3,25; 1,000,000.
 
     Raises:
         ValueError, TypeError: for anything else, and for a whole number of which a mark may be a
@@ -138,9 +136,7 @@ def _lines(rows: Any) -> list[Mapping[str, Any]]:
 
 
 def _csv(path: str) -> list[Mapping[str, Any]]:
-    """The rows of a file, whose fields end with what the header has most of: tabs, semicolons or
-    commas.
-    """
+    """The rows of a file; tabs, semicolons or commas end its fields, as its header shows."""
     try:
         with open(path, "rb") as raw:
             is_utf_16 = raw.read(2) in (b"\xff\xfe", b"\xfe\xff")  # Excel's texts
@@ -203,8 +199,7 @@ def _scalars(table: Sequence[Line]) -> list[Line]:
 
 
 def _pivoted(table: Sequence[Line]) -> list[Line]:
-    """TensorBoard's scalars as a row for each run: the last value of every tag, and the settings in
-    the run's name.
+    """TensorBoard's scalars as a row for each run: the last value of every tag.
 
     Settings are as in ``width=64,lr=0.01``.
     """
