@@ -180,8 +180,8 @@ class Posterior:
             )
         self.mean, covariance = prior.of(self.variables)
         self.precision = np.linalg.inv(covariance[:-1, :-1])
-        # The prior's variance of the log error of a run. The log error is taken to be independent of
-        # the other numbers.
+        # The prior's variance of the log error of a run, which is taken to be independent of the
+        # other numbers.
         self.log_error_variance = covariance[-1, -1]
         # Discrepancy and variances are in units of the squared error of a run.
         self.amplitude = prior.discrepancy**2
