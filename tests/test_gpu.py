@@ -20,6 +20,7 @@ from torch import Tensor, nn
 import nfd
 from nfd.families.network import Network
 from nfd.wide.lazy_gaussian import LazyGaussian
+from nfd.wide.rotated import _factor
 from pretend import pretended_cuda
 from replay import gap
 
@@ -35,6 +36,8 @@ def device(request: pytest.FixtureRequest) -> Iterator[str]:
     else:
         with pretended_cuda():
             yield "cuda"
+        # Matrices made for the pretended device lie on the CPU: a real one must not be given them.
+        _factor.cache_clear()
 
 
 def numbers(*shape: int, seed: int = 0) -> Tensor:
