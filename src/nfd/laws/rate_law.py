@@ -86,7 +86,12 @@ _SPOILT = 3.0
 _ROUNDS = 12  # of terms and departures in turn
 _SETTLED = 0.02  # a smaller change of every term ends the rounds
 
-# Of log2 of the best learning rate of a measured cell, where the others say nothing of it: a
+# Of the largest step of a measured cell's grid: how far all cells of a table may err alike, as
+# their bowls do and their grids are coarse. With 0, four bowls 12 times as steep to the right, with
+# rates by factors of 4, held the truth .62 of the time.
+_GRID_ERROR = 0.3
+
+# Of log2 of the best learning rate of a measured cell, where others say nothing of it: a
 # deviation of four doublings around its best run.
 _LEAST_PRECISION = 1 / 16
 
@@ -504,13 +509,15 @@ class RateLaw:
         cell = self.cells[k]
         mean, variance = self._known_at(k)
         precision_of_others = 1 / variance - 1 / float(self.noise[k])
+        pull = mean / variance - float(self.found[k]) / float(self.noise[k])
         places = cell.grid()
         log_density, _ = cell.likelihood(self.bowl, places, alone=True)
         log_density = log_sum(log_density, (1,))
         if precision_of_others > _LEAST_PRECISION:
-            pull = mean / variance - float(self.found[k]) / float(self.noise[k])
             centre = pull / precision_of_others
-            log_density = log_density - 0.5 * precision_of_others * (places - centre) ** 2
+            of_grid = (_GRID_ERROR * float(np.diff(cell.log2_rates).max())) ** 2
+            precision = 1 / (1 / precision_of_others + of_grid)
+            log_density = log_density - 0.5 * precision * (places - centre) ** 2
         else:
             log_density = log_density - 0.5 * _LEAST_PRECISION * (places - cell.best) ** 2
         chances = np.exp(log_density - log_density.max())
