@@ -78,6 +78,7 @@ def test_intervals_of_new_trainings_and_of_exponents_hold_the_truth(
     held = list[bool]()
     powers = list[bool]()
     cost = list[float]()
+    critical = list[bool]()
     for _ in range(6):
         law = nfd.fit_rate_law(table(random, cliff=cliff, sharpness=sharpness))
         for cell in FAR:
@@ -89,8 +90,10 @@ def test_intervals_of_new_trainings_and_of_exponents_hold_the_truth(
             law.exponents[name].low < value < law.exponents[name].high
             for name, value in TRUE.items()
         ]
-        assert law.critical_batch(1e11).low < 5e5 * 10**0.5 < law.critical_batch(1e11).high
+        batch = law.critical_batch(1e11)
+        critical.append(batch.low < 5e5 * 10**0.5 < batch.high)
     assert np.mean(held) >= 0.9
+    assert sum(critical) >= 5  # each of six holds it 95 of 100 times
     assert np.mean(powers) >= 0.9
     assert np.mean(cost) < 0.002
 
