@@ -15,6 +15,7 @@ from tests.models import Transformer
 
 import nfd
 from nfd.core import Interval
+from nfd.laws.rate_runs import law_for_plan
 from nfd.scaling.run import NAMES, RUN_LAWS, Quantity, RunScaling
 
 IDS = torch.arange(24).view(4, 6) % 11
@@ -222,3 +223,20 @@ def test_a_plan_without_a_schedule_makes_none() -> None:
     for wrong in ({"warmup": -1}, {"fall": "steep"}, {"share": 0.0}, {"final": 1.5}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             nfd.RateSchedule(**wrong)
+
+
+def test_a_plan_reads_the_rule_of_a_table_that_is_most_like_its_own() -> None:
+    rows = [
+        {"rule": rule, "tokens": tokens, "batch": 5e5, "lr": 2.0**k, "parameters": 1e8}
+        | {"loss": 3 * (1 + 0.004 * (k + best) ** 2)}
+        for rule, best in (("standard", 10), ("mup", 8), ("CompleteP", 9))
+        for tokens in (1e9, 1e10)
+        for k in range(-13, -5)
+    ]
+    assert law_for_plan(rows, "complete-p").rule == "CompleteP"
+    assert law_for_plan(rows, "depth-mup").rule == "mup"
+    assert law_for_plan(rows, "standard").rule == "standard"
+    one = [row for row in rows if row["rule"] == "standard"]
+    assert law_for_plan(one, "complete-p").rule == "standard"
+    with pytest.raises(ValueError, match="rule="):
+        law_for_plan([row for row in rows if row["rule"] != "standard"], "standard")

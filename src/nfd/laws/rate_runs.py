@@ -14,7 +14,7 @@ from nfd.core.errors import InputError
 from nfd.laws.logged_runs import LoggedRun
 from nfd.laws.logs import RATE_FIELDS, Log, needs_rate_law, read_log
 from nfd.laws.rate_law import REFERENCE, Cell, Prior, RateLaw, law_of_cells, scaled_by
-from nfd.laws.table_rule import about_powers, choose_rule, powers_of, prior_under
+from nfd.laws.table_rule import TableRule, about_powers, choose_rule, powers_of, prior_under
 
 
 def fit_rate_law(
@@ -75,12 +75,17 @@ def fit_rate_law(
 def law_for_plan(rows: Any, rule: str) -> RateLaw:
     """Fit the law by which a plan follows batch and tokens.
 
-    Of a table of several rules it reads the plan's. A table of one rule is read as it is: a plan
-    takes nothing but batch and tokens from it, as its own rule divides by size.
+    A table of one rule is read as it is: a plan takes only batch and tokens from it, as its own
+    rule divides by size. Of a table of several it reads the plan's, or else the first that scales
+    with size as the plan's does.
     """
     log = read_log(rows, None, ("lr", "loss"), RATE_FIELDS)
-    rules = {run.rule for run in log.runs}
-    return fit_rate_law(rows, rule=rule if len(rules) > 1 else None)
+    names = list(dict.fromkeys(run.rule for run in log.runs if run.rule is not None))
+    wanted = TableRule(rule)
+    alike = [name for name in names if TableRule(name).key == wanted.key]
+    alike += [name for name in names if TableRule(name).scales == wanted.scales]
+    chosen = alike[0] if len(names) > 1 and alike else None
+    return fit_rate_law(rows, rule=chosen)
 
 
 def law_of_log(
