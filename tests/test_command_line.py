@@ -128,6 +128,26 @@ def test_what_a_transfer_does_not_hold_is_refused(
     assert said in err
 
 
+def test_powers_of_batch_and_tokens_need_a_table_that_varies_them(
+    command: Command, tmp_path: Path
+) -> None:
+    widths = tmp_path / "widths.csv"
+    lines = [f"{n},{2.0**k},{3 + 0.05 * (k + 9) ** 2}" for n in (32, 64) for k in range(-12, -6)]
+    widths.write_text("\n".join(["width,lr,loss", *lines]))
+    tokens = tmp_path / "tokens.csv"
+    tokens.write_text(widths.read_text().replace("width", "tokens"))
+    scaled = ("--scaled", "tokens=-0.5")
+    code, _, err = command("transfer", "--from", str(widths), *scaled)
+    assert code == 2
+    assert "Leave --scaled out" in err
+    code, _, err = command("transfer", "setup.py", *scaled)
+    assert code == 2
+    assert "--from runs.csv" in err
+    code, out, _ = command("transfer", "--from", str(tokens), *scaled)
+    assert code == 0
+    assert "lr times tokens^-0.5" in " ".join(out.split())
+
+
 @pytest.mark.parametrize(
     "line",
     [

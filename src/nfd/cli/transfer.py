@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from nfd.cli.shared import LoggedCommand, as_number, as_numbers, named
 from nfd.core.checks import check_choice
+from nfd.core.errors import InputError
 from nfd.core.options import option
 from nfd.core.tables import show
 
@@ -130,6 +131,11 @@ class TransferCommand(LoggedCommand):
         for name in target:
             check_choice("--at", name, ("parameters", "tokens", "batch"))
         if not target:
+            if scaled and not isinstance(answer, RateLaw):
+                raise InputError(
+                    "--scaled is for tables whose parameters, tokens or batch vary; this one has "
+                    "width and depth. Leave --scaled out."
+                )
             return directory, _Outcome(answer, [answer.about])
         law = answer
         if not isinstance(law, RateLaw):
@@ -137,8 +143,12 @@ class TransferCommand(LoggedCommand):
                 self.log, columns=self.named_columns(), rule=self.rule, scaled=scaled
             )
         best = law.at(**target)
-        advice = {"advised": best.advised, "best": best.rate.limits, "excess": best.excess.limits}
-        advice["diverges"] = best.diverges
+        advice = {
+            "advised": best.advised,
+            "best": best.rate.limits,
+            "excess": best.excess.limits,
+            "diverges": best.diverges,
+        }
         verdict = f"At {' '.join(self.at)}: {best}"
         return directory, _Outcome(answer, [answer.about], {"at": target | advice}, verdict)
 
@@ -146,6 +156,8 @@ class TransferCommand(LoggedCommand):
         """Answer by training the family of the file."""
         from nfd.experiments.transfer import transfer
 
+        if self.scaled:
+            raise InputError("--scaled is for a table of runs: pass it with --from runs.csv.")
         setup = self.read_setup()
         directory = self.directory()
         family = setup.family(self.base, self.rule, self.optimizer)
