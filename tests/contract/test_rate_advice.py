@@ -176,8 +176,6 @@ def test_under_a_rule_that_scales_size_moves_no_rate(rule: str) -> None:
     assert found.rate.low < 2**-9 < found.rate.high
     assert abs(law.exponents["parameters"].value) < 0.1
     assert rule in str(law)
-    plain = nfd.fit_rate_law(rows, rule="standard") if rule == "none" else None
-    assert plain is None
     by_argument = nfd.fit_rate_law([{**row, "rule": None} for row in rows], rule=rule)
     assert by_argument.at(7e9, 1e10, 5e5).advised == pytest.approx(found.advised)
 
@@ -288,7 +286,7 @@ def test_the_most_that_is_promised_holds_and_the_mean_is_honest() -> None:
         real.append(loss)
         promised.append(found.excess.value)
     assert above <= 1
-    # no more than twice the real cost, and no less than a half
+    # of the same size: curvature and best rates of three sizes leave it open by about two
     assert 0.5 < np.mean(promised) / np.mean(real) < 2.5
 
 

@@ -253,8 +253,8 @@ def intervals(f: Callable[..., Tensor], *samples: Tensor) -> list[Interval]:
     freedoms = [len(s) - 1 for s in samples]
     values = f(*samples).tolist()
     return [
-        combined(value, zip(own, freedoms, strict=True))
-        for value, own in zip(values, variances, strict=True)
+        combined(value, zip(parts, freedoms, strict=True))
+        for value, parts in zip(values, variances, strict=True)
     ]
 
 

@@ -56,6 +56,7 @@ class TableRule:
 
     @property
     def is_standard(self) -> bool:
+        """Whether learning rates are PyTorch's, which no rule divides."""
         return self.key in _STANDARD
 
 
