@@ -88,11 +88,14 @@ def covered(rows: Sequence[Row]) -> Any:
                 "high": 100 * interval.high,
             }
         )
-    scale = alt.Scale(domain=[79, 100.5], nice=False)
+    # Names stand left of the axis: every bar must fit into it.
+    lowest = min(bar["low"] for bar in bars)
+    scale = alt.Scale(domain=[lowest - 1, 100.5], nice=False)
+    marks = range(10 * math.ceil(lowest / 10), 101, 10)
     x = alt.X(
         "value:Q",
         scale=scale,
-        axis=alt.Axis(values=[80, 85, 90, 95, 100], title="% that contain the truth"),
+        axis=alt.Axis(values=[*marks], title="% that contain the truth"),
     )
     y = alt.Y("name:N", sort=[row["name"] for row in bars], axis=None)
     ticks = chart([{"name": row["kind"], "value": 100 * row["measured"]} for row in counted])
