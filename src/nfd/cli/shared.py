@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from nfd.cli.answering import AnsweringCommand
 from nfd.cli.setup_file import Setup
 from nfd.core.checks import check_count
 from nfd.core.errors import InputError
@@ -21,7 +22,7 @@ V = TypeVar("V")
 
 
 @dataclass
-class NetworkCommand:
+class NetworkCommand(AnsweringCommand):
     """What the commands that read a Python file share."""
 
     name: ClassVar[str]  # such as "check"

@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import fdtrc, stdtrit
 
+from nfd.core.words import alike
+
 if TYPE_CHECKING:  # laws are fitted to logs without loading PyTorch
     from torch import Tensor
 
@@ -49,6 +51,26 @@ class Interval:
         if math.isnan(self.low) or math.isnan(self.high):
             return f"{self.value:+.{digits}f} [interval unknown]"
         return f"{self.value:+.{digits}f} [{self.low:+.{digits}f}, {self.high:+.{digits}f}]"
+
+    def in_words(self, unit: str = "", limit: float | None = None) -> str:
+        """The number with its interval in words: ``0.0054 (95 %: 0.0037 to 0.0080)``.
+
+        Args:
+            unit: written after the number and after the interval, such as ``" nats"``.
+            limit: an end of the interval is never rounded to it (``words.alike``).
+        """
+        if math.isnan(self.value):
+            return "unknown"
+        value, _, _ = alike(self.value, self.low, self.high, limit)
+        span = self.limits_in_words(unit, limit)
+        return f"{value}{unit} ({span})" if span else f"{value}{unit}"
+
+    def limits_in_words(self, unit: str = "", limit: float | None = None) -> str:
+        """The interval in words: ``95 %: 0.0037 to 0.0080``; empty where it is unknown."""
+        if math.isnan(self.low) or math.isnan(self.high):
+            return ""
+        _, low, high = alike(self.value, self.low, self.high, limit)
+        return f"95 %: {low} to {high}{unit}"
 
     @property
     def unsigned(self) -> str:

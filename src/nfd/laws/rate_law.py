@@ -226,7 +226,9 @@ class Cell:
         else:
             shapes = shape.tried()
             growth = 0.0
-        return cell_likelihood(self.log2_rates, self.losses, places, shapes, shape.noise, growth)
+        return cell_likelihood(
+            self.log2_rates, self.losses, places, shapes, shape.noise, growth, walls_count=alone
+        )
 
     def grid(self, step: float = _STEP) -> Array:
         """Best rates that are tried."""

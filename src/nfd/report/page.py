@@ -5,15 +5,18 @@ It has no script and loads nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
+from nfd.core.answer import SYMBOLS, Answer
 from nfd.core.files import staged, write_csv, write_json, write_text
 from nfd.core.findings import Finding, plain
 from nfd.core.tables import Lead, Row, Tone, visible
@@ -29,6 +32,7 @@ from nfd.report.charts import (
     write_charts,
     write_pictures,
 )
+from nfd.report.picture import Picture
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,19 @@ class Label:
 
     text: str
     tone: Tone
+
+
+Look = Literal["", "strong", "soft", "wrong", "sound", "code"]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a table in parts: texts, and how each looks."""
+
+    parts: tuple[tuple[str, Look], ...]
+
+    def __str__(self) -> str:
+        return "".join(text for text, _ in self.parts)
 
 
 @dataclass(frozen=True)
@@ -56,6 +73,9 @@ class Section:
     of paragraphs. ``folded`` hides the section behind its heading. A section of ``level`` 3 belongs
     to the last of level 2. ``cards`` turns the rows of a wide table into cards on a narrow page.
     ``leads`` are verdicts, by the names of what they are about; they stand above everything else.
+
+    ``pictures`` are charts of answers, and ``key`` what their colours mean. Rows of the table that
+    are alike in the column ``group`` stand below that value.
     """
 
     title: str
@@ -70,6 +90,9 @@ class Section:
     level: Literal[2, 3] = 2
     cards: bool = False
     leads: Mapping[str, Lead] = field(default_factory=dict)
+    pictures: Sequence[Picture] = ()
+    key: Mapping[str, str] = field(default_factory=dict)
+    group: str = ""
 
 
 def finding_section(finding: Finding, *, level: Literal[2, 3] = 2) -> Section:
@@ -98,11 +121,17 @@ def figure_section(title: str, findings: Sequence[Finding], *, shared: bool = Fa
     return Section(title, [], panels=panels)
 
 
-def page(title: str, sections: Sequence[Section], head: str = "", lead: Lead | None = None) -> str:
+def page(
+    title: str,
+    sections: Sequence[Section],
+    head: str = "",
+    lead: Lead | None = None,
+    answer: Answer | None = None,
+) -> str:
     """Return the page as HTML, with more elements in its ``head``.
 
-    Every other string from outside is escaped. It begins with ``lead`` and what the first section
-    shows, if that has no title; the contents follow.
+    Every other string from outside is escaped. It begins with ``answer``, or ``title`` and
+    ``lead``, and what the first section shows, if that has no title; the contents follow.
     """
     parts = [(section, f"part{k}") for k, section in enumerate(sections)]
     contents = [part for part in parts if part[0].title and not part[0].folded]
@@ -114,11 +143,32 @@ def page(title: str, sections: Sequence[Section], head: str = "", lead: Lead | N
             head=Markup(head),
             parts=parts,
             lead=lead,
+            answer=answer,
             contents=contents,
             drawn=_drawn,
+            drawings=_drawings,
             dark=DARK,
         )
     )
+
+
+def fragment(answer: Answer, sections: Sequence[Section], anchor: str) -> str:
+    """Return an answer and what its first sections show as HTML, for a notebook.
+
+    Ids of its drawings begin with ``anchor``, as other answers stand on the same page.
+    """
+    return (
+        templates()
+        .get_template("fragment.html")
+        .render(answer=answer, sections=sections, anchor=anchor, drawings=_drawings)
+    )
+
+
+def _drawings(picture: Picture, anchor: str) -> list[tuple[str, Markup]]:
+    """Draw a picture in every width of its kind."""
+    svgs = picture.svgs()
+    names = ["broad", "narrow"] if len(svgs) == 2 else ["any"]
+    return [(name, _placed(svg, f"{anchor}{name}")) for name, svg in zip(names, svgs, strict=True)]
 
 
 def _drawn(chart: Chart, anchor: str, *, panel: bool) -> list[tuple[str, Markup]]:
@@ -151,11 +201,43 @@ def templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.globals["symbols"] = SYMBOLS
+    environment.filters |= {
+        "marked": _marked,
+        "unbroken": _unbroken,
+        "groupby_kind": _by_kind,
+    }
     environment.tests |= {
+        "parts": lambda value: isinstance(value, Cell),
         "label": lambda value: isinstance(value, Label),
         "paragraphs": lambda value: isinstance(value, list),
     }
     return environment
+
+
+# A number with its unit, and the interval that follows it.
+_WITH_INTERVAL = re.compile(
+    r"([+\u2212]?\d[\d.,]*(?:e-?\d+)?[TBM]?(?:&nbsp;%|&nbsp;nats)?)( \(95&nbsp;%: [^()]*\))"
+)
+
+
+def _unbroken(text: str) -> Markup:
+    """Keep numbers on one line with their units."""
+    escaped = str(escape(_shown(text)))
+    return Markup(re.sub(r"(?<=\d) (?=%|nats\b)", "&nbsp;", escaped))
+
+
+def _marked(text: str) -> Markup:
+    """Write numbers with intervals in bold, and their intervals in grey."""
+    bold = r'<b>\1</b> <span class="interval">\2</span>'
+    marked = _WITH_INTERVAL.sub(bold, str(_unbroken(text)))
+    return Markup(marked.replace('<span class="interval"> ', '<span class="interval">'))
+
+
+def _by_kind(pictures: Sequence[Picture]) -> Iterator[tuple[str, list[Picture]]]:
+    """Group neighbouring pictures that are equally wide."""
+    for kind, some in groupby(pictures, lambda picture: picture.kind):
+        yield kind, list(some)
 
 
 def _shown(value: object) -> object:
