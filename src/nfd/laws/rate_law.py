@@ -7,7 +7,7 @@ the best one as
     with ``asymmetry`` times that to the right of ``mu``,
 
 with any level, a lognormal curvature ``h``, noise, and an error of the form in proportion to the
-rise (``nfd.laws.bowl.shared_likelihood``). A run that lost far more, or diverged, is a wall: the
+rise (``nfd.laws.bowl``). A run that lost far more, or diverged, is a wall: the
 best rate lies on the near side of it. The cells have the law
 
     ``log2 lr* = c + a_N n + d t - (g / s) log2(1 + (Bc / B)^s)``,
@@ -212,7 +212,8 @@ class Cell:
         Args:
             bowl: of all cells (``fitted_bowl``).
             places: log2 of best learning rates ``[V]``.
-            alone: whether the cell has an asymmetry of its own, and noise that grows to the right.
+            alone: whether the cell has an asymmetry of its own, noise that grows to the right, and
+                walls that are read.
 
         Returns:
             The log-likelihood ``[V, C]``, and the log curvatures ``[C]``.
@@ -226,7 +227,9 @@ class Cell:
         else:
             shapes = shape.tried()
             growth = 0.0
-        return cell_likelihood(self.log2_rates, self.losses, places, shapes, shape.noise, growth)
+        return cell_likelihood(
+            self.log2_rates, self.losses, places, shapes, shape.noise, growth, reads_walls=alone
+        )
 
     def grid(self, step: float = _STEP) -> Array:
         """Best rates that are tried."""
