@@ -128,24 +128,67 @@ def test_what_a_transfer_does_not_hold_is_refused(
     assert said in err
 
 
-def test_powers_of_batch_and_tokens_need_a_table_that_varies_them(
-    command: Command, tmp_path: Path
-) -> None:
-    widths = tmp_path / "widths.csv"
+@pytest.fixture(name="tables")
+def _tables(tmp_path: Path) -> dict[str, str]:
+    """Paths of tables of runs whose width varies, and whose tokens do."""
     lines = [f"{n},{2.0**k},{3 + 0.05 * (k + 9) ** 2}" for n in (32, 64) for k in range(-12, -6)]
-    widths.write_text("\n".join(["width,lr,loss", *lines]))
-    tokens = tmp_path / "tokens.csv"
-    tokens.write_text(widths.read_text().replace("width", "tokens"))
-    scaled = ("--scaled", "tokens=-0.5")
-    code, _, err = command("transfer", "--from", str(widths), *scaled)
+    paths = {name: tmp_path / f"{name}.csv" for name in ("width", "tokens")}
+    for name, path in paths.items():
+        path.write_text("\n".join([f"{name},lr,loss", *lines]))
+    return {name: str(path) for name, path in paths.items()}
+
+
+@pytest.mark.parametrize(
+    ("option", "read_by", "said"),
+    [
+        (("--scaled", "tokens=-0.5"), "tokens", "lr times tokens^-0.5"),
+        (("--rule", "mup"), "tokens", "mup"),
+        (("--guess", "8"), "width", "best lr at width 32"),
+    ],
+)
+def test_an_option_needs_the_table_that_it_is_for(
+    option: tuple[str, str], read_by: str, said: str, tables: dict[str, str], command: Command
+) -> None:
+    other = "width" if read_by == "tokens" else "tokens"
+    code, _, err = command("transfer", "--from", tables[other], *option)
     assert code == 2
-    assert "Leave --scaled out" in err
-    code, _, err = command("transfer", "setup.py", *scaled)
-    assert code == 2
-    assert "--from runs.csv" in err
-    code, out, _ = command("transfer", "--from", str(tokens), *scaled)
+    assert f"Leave {option[0]} out" in err
+    code, out, _ = command("transfer", "--from", tables[read_by], *option)
     assert code == 0
-    assert "lr times tokens^-0.5" in " ".join(out.split())
+    assert said in " ".join(out.split())
+
+
+def test_a_table_of_widths_and_parameters_reads_the_rule_for_a_law(
+    tables: dict[str, str], tmp_path: Path, command: Command
+) -> None:
+    header, *lines = Path(tables["width"]).read_text().splitlines()
+    both = tmp_path / "both.csv"
+    with_parameters = [f"{line},{1000 * int(line.split(',')[0]) ** 2}" for line in lines]
+    both.write_text("\n".join([f"{header},parameters", *with_parameters]))
+    options = ("transfer", "--from", str(both), "--rule", "mup")
+    code, _, err = command(*options)
+    assert code == 2
+    assert "Leave --rule out" in err
+    code, out, _ = command(*options, "--at", "parameters=7B")
+    assert code == 0
+    assert "At parameters=7B" in out
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        ("--scaled", "tokens=-0.5"),
+        ("--at", "parameters=7B"),
+        ("--guess", "8"),
+        ("--columns", "lr=rate"),
+    ],
+)
+def test_what_only_a_table_needs_is_refused_without_one(
+    option: tuple[str, str], command: Command
+) -> None:
+    code, _, err = command("transfer", "setup.py", *option)
+    assert code == 2
+    assert f"{option[0]} is for a table of runs: pass it with --from runs.csv" in err
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -318,3 +319,42 @@ def test_a_plan_takes_batch_and_tokens_from_a_law_and_no_size() -> None:
     one, other = (given.factor(batch=batch, tokens=tokens) for given in (law, ruled))
     assert one.rate.low < other.rate.value < one.rate.high
     assert law.factor(batch=(1e6, 1e6), tokens=(1e9, 1e9)).rate.value == pytest.approx(1.0)
+
+
+def of_a_steep_bowl(step: float, away: float) -> nfd.BestRate:
+    """Advice for one of four sizes whose bowls are 12 times as steep to the right.
+
+    Rates lie ``step`` doublings apart, and one of them ``step * away`` from the best, 2^-9.
+    """
+    rows = []
+    for parameters, tokens in product((3e8, 1e8), (1e10, 5e9)):
+        size = -0.5 * math.log2(parameters / 3e8) + 0.1 * math.log2(tokens / 1e10)
+        for k in range(-3, 4):
+            distance = step * (k + away)
+            rise = 0.004 * distance**2 * (12 if distance > 0 else 1)
+            row = {"parameters": parameters, "tokens": tokens, "batch": 2.5e5}
+            rows.append(row | {"lr": 2 ** (-9 + size + distance), "loss": 3 * (1 + rise)})
+    return nfd.fit_rate_law(rows).at(3e8, 1e10, 2.5e5)
+
+
+@pytest.mark.parametrize("away", [-0.5, 0.3])
+def test_coarse_rates_before_a_steep_rise_hold_the_best(away: float) -> None:
+    coarse = of_a_steep_bowl(2.0, away).rate
+    fine = of_a_steep_bowl(1.0, away).rate
+    assert coarse.low <= 2**-9 <= coarse.high
+    assert fine.low <= 2**-9 <= fine.high
+    # The fine grid is not widened: it is certain within a third of a doubling.
+    assert fine.high / fine.low < 2**0.7
+
+
+def test_a_batch_beyond_the_table_is_less_certain_than_one_of_it() -> None:
+    rows = [
+        {"parameters": N, "tokens": 1e10, "batch": batch, "lr": 2.0**k}
+        | {"loss": 3 * (1 + 0.004 * (k + 9.2 + 0.5 * math.log2(N / 1e8)) ** 2)}
+        for N in (5e7, 1e8, 2e8)
+        for batch in (1e6, 2e6)
+        for k in range(-13, -5)
+    ]
+    law = nfd.fit_rate_law(rows)
+    within, beyond = (law.at(4e8, 1e10, batch).rate for batch in (1e6, 1.6e7))
+    assert math.log(beyond.high / beyond.low) > 1.45 * math.log(within.high / within.low)

@@ -130,12 +130,13 @@ class TransferCommand(LoggedCommand):
         )
         for name in target:
             check_choice("--at", name, ("parameters", "tokens", "batch"))
+        if isinstance(answer, RateLaw):
+            self._refuse(("guess",), "width and depth; this one has parameters, tokens or batch")
+        elif not target:
+            self._refuse(
+                ("rule", "scaled"), "parameters, tokens or batch; this one has width and depth"
+            )
         if not target:
-            if scaled and not isinstance(answer, RateLaw):
-                raise InputError(
-                    "--scaled is for tables whose parameters, tokens or batch vary; this one has "
-                    "width and depth. Leave --scaled out."
-                )
             return directory, _Outcome(answer, [answer.about])
         law = answer
         if not isinstance(law, RateLaw):
@@ -152,12 +153,23 @@ class TransferCommand(LoggedCommand):
         verdict = f"At {' '.join(self.at)}: {best}"
         return directory, _Outcome(answer, [answer.about], {"at": target | advice}, verdict)
 
+    def _has(self, name: str) -> bool:
+        """Whether an option without a default was given."""
+        return getattr(self, name) not in ((), None)
+
+    def _refuse(self, names: tuple[str, ...], tables: str) -> None:
+        """Refuse options that only an answer from other tables reads."""
+        for name in names:
+            if self._has(name):
+                raise InputError(f"--{name} is for tables of {tables}. Leave --{name} out.")
+
     def _train(self) -> tuple[Path, _Outcome]:
         """Answer by training the family of the file."""
         from nfd.experiments.transfer import transfer
 
-        if self.scaled:
-            raise InputError("--scaled is for a table of runs: pass it with --from runs.csv.")
+        for name in ("at", "columns", "guess", "scaled"):
+            if self._has(name):
+                raise InputError(f"--{name} is for a table of runs: pass it with --from runs.csv.")
         setup = self.read_setup()
         directory = self.directory()
         family = setup.family(self.base, self.rule, self.optimizer)
