@@ -131,7 +131,7 @@ def page(numbers: Numbers) -> str:
         lr=numbers["lr"],
         sound_alerts=f"{len(sound['alerts'])} alerts",
         alert=alert(wrong["alerts"], numbers["setting"]["read"]),
-        table=shown(wrong["table"], WATCH),
+        table=answer(wrong["table"]),
         losses=losses(numbers),
         verdict=verdict({name: numbers[name]["held_out"] for name in RUNS}),
     )
@@ -165,6 +165,13 @@ def alert(alerts: Sequence[Numbers], read: int) -> str:
         f"The watch raises an alert at step {step}:\n\n{text}\n\nSuppose that nobody reads it "
         f"before step {read}. `print(watch)` then, without the layers:"
     )
+
+
+def answer(printed: str) -> str:
+    """What ``print(watch)`` printed; of versions that printed every layer, the network's lines."""
+    if printed.startswith("Step "):
+        return shown(printed, WATCH)
+    return printed
 
 
 def command_block(command: str) -> str:

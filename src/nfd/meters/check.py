@@ -424,12 +424,14 @@ class Check:
 
         ``rule``, ``optimizer`` and ``lr``, whether the check found no fault (``ok``), the width and
         depth of the base (``base``), the ``definition`` of the meters, and the ``networks``: width,
-        depth, the ``shapes`` of their tensors, and ``readings``, each a ``nfd.watch.WatchRow``.
+        depth, the ``shapes`` of their tensors, ``readings``, each a ``nfd.watch.WatchRow``, and
+        ``losses``, the step and loss of every look.
         """
         parts = ("width", "depth", "shapes", "readings")
         networks = []
         for run in self.runs:
-            networks.append({name: run[name] for name in parts if name in run})
+            network = {name: run[name] for name in parts if name in run}
+            networks.append(network | {"losses": _losses_of(run)})
         return {
             "rule": self.rule,
             "optimizer": self.optimizer,
@@ -916,6 +918,16 @@ class _Measurement(Observation):
                 unread["gradient"] = HIDDEN if self.member.plan.blocks else NO_BLOCKS
             else:
                 unread["gradient"] = "the readout starts at zero, so that no gradient flows back."
+
+
+def _losses_of(run: Mapping[str, Any]) -> list[tuple[int, float]]:
+    """The step and the loss of every look at a network."""
+    losses = []
+    for row in run["rows"]:
+        is_network = not row["matrix"] and not row.get("stack")
+        if is_network and "loss" in row:
+            losses.append((row["step"], row["loss"]))
+    return losses
 
 
 def _print_of(module: nn.Module) -> int:

@@ -66,6 +66,29 @@ class Panel:
 
 
 @dataclass(frozen=True)
+class Card:
+    """One of several faults that stand side by side: what it is of, what to do, and its chart.
+
+    Attributes:
+        title: the fault, in a sentence without a full stop.
+        names: what it is of; those after the first five are folded.
+        text: what is seen. todo: what to do, in bold after it.
+        note: which numbers the chart shows.
+        table: rows of what deviates, where numbers say more than a chart.
+        tone: ``bad`` where the fault is certain.
+    """
+
+    title: str
+    names: Sequence[str] = ()
+    text: str = ""
+    todo: str = ""
+    note: str = ""
+    picture: Picture | None = None
+    table: Sequence[Mapping[str, Any]] = ()
+    tone: Tone = "bad"
+
+
+@dataclass(frozen=True)
 class Section:
     """A section of a page: a heading, paragraphs, and optionally charts, points and a table.
 
@@ -75,7 +98,7 @@ class Section:
     ``leads`` are verdicts, by the names of what they are about; they stand above everything else.
 
     ``pictures`` are charts of answers, and ``key`` what their colours mean. Rows of the table that
-    are alike in the column ``group`` stand below that value.
+    are alike in the column ``group`` stand below that value. ``faults`` stand side by side.
     """
 
     title: str
@@ -93,6 +116,7 @@ class Section:
     pictures: Sequence[Picture] = ()
     key: Mapping[str, str] = field(default_factory=dict)
     group: str = ""
+    faults: Sequence[Card] = ()
 
 
 def finding_section(finding: Finding, *, level: Literal[2, 3] = 2) -> Section:
