@@ -344,6 +344,6 @@ def made_by(command: str, *more: str) -> Section:
     return Section("What was run", [f"Made by: {command}", *more])
 
 
-def write_page(path: Path, title: str, sections: Sequence[Section]) -> None:
-    """Write a page of these sections, in HTML."""
-    write_text(path, page(title, sections))
+def write_page(path: Path, answer: Answer, sections: Sequence[Section]) -> None:
+    """Write a page that begins with an answer, in HTML."""
+    write_text(path, page(answer.title, sections, answer=answer))
