@@ -89,7 +89,7 @@ def figures_answer(
                 answers.append(f"{figure.title} {headline}")
     titles = [_title(figure) for figure, _ in drawn]
     if len(drawn) == 1:
-        title = f"{titles[0].removesuffix('?')}: {plural(len(lines), 'panel')} drawn"
+        title = f"{titles[0].removesuffix('?')}, {plural(len(lines), 'panel')} drawn"
         only = f" --only {only_of(drawn[0][0].name)}"
     else:
         title = f"The {len(drawn)} figures of the paper are drawn, {len(lines)} panels"

@@ -60,9 +60,9 @@ def study_answer(study: Study, findings: Sequence[Finding], command: str) -> Ans
     decisions = decisions_of(study, findings)
     counts = Counter(decision.tone for decision in decisions)
     parts = []
-    for tone, (one, several) in _OUTCOMES.items():
-        if counts[tone]:
-            parts.append(f"{counts[tone]} {one if counts[tone] == 1 else several}")
+    for outcome, (one, several) in _OUTCOMES.items():
+        if counts[outcome]:
+            parts.append(f"{counts[outcome]} {one if counts[outcome] == 1 else several}")
     tone: Tone = "open" if counts["open"] else "good"
     state = "Not all decided" if counts["open"] else "Decided"
     but = ""

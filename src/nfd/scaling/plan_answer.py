@@ -120,10 +120,9 @@ def _factors(plan: Plan, training: PlannedTraining) -> list[dict[str, str]]:
     groups = dict[tuple[float, float], dict[str, None]]()
     for name in plan.entries:
         factors = (_rounded(plan.rate(name)), _rounded(plan.start_factor(name)))
-        kinds = groups.setdefault(factors, {})
-        kinds.setdefault(kind_of(plan, name))
+        groups.setdefault(factors, {})[kind_of(plan, name)] = None
     by_change = sorted(groups, key=_change, reverse=True)
-    rates = {}
+    rates = dict[str, float]()
     if training.lr is not None:
         absolute = absolute_rates(plan, training.lr, training.adamw_lr)
         for name, rate in absolute.items():
@@ -159,7 +158,7 @@ def _in_words(factor: float) -> str:
         return "same"
     if 0 < factor < 1:
         return f"÷ {number(1 / factor)}"
-    return f"× {number(factor)}"
+    return f"\u00d7 {number(factor)}"
 
 
 def _names(kinds: Sequence[str]) -> str:
