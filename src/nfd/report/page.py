@@ -75,7 +75,8 @@ class Section:
     ``leads`` are verdicts, by the names of what they are about; they stand above everything else.
 
     ``pictures`` are charts of answers, and ``key`` what their colours mean. Rows of the table that
-    are alike in the column ``group`` stand below that value.
+    are alike in the column ``group`` stand below that value. ``answer`` stands in place of the
+    heading, and ``links`` at the end: texts, and where they lead.
     """
 
     title: str
@@ -93,6 +94,8 @@ class Section:
     pictures: Sequence[Picture] = ()
     key: Mapping[str, str] = field(default_factory=dict)
     group: str = ""
+    answer: Answer | None = None
+    links: Mapping[str, str] = field(default_factory=dict)
 
 
 def finding_section(finding: Finding, *, level: Literal[2, 3] = 2) -> Section:

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from typing import Any, Literal
 
 import altair as alt
@@ -99,6 +100,9 @@ class Picture:
         outward = _outward(picture.spec)
         if outward:
             raise InputError(f"cannot be drawn: it would load or link something ({outward!r}).")
+        unknown = sorted(set(picture.key.values()) - set(VARIABLES.values()))
+        if unknown:
+            raise InputError(f"cannot be drawn: key names no colour of a page: {unknown[0]!r}.")
         if not _CHARTS.keys() & picture.spec.keys():
             raise InputError(f"cannot be drawn: spec needs one of {', '.join(_CHARTS)}.")
         return picture
@@ -145,7 +149,12 @@ def _sized(spec: Spec, width: int) -> Spec:
 
 def _svg(spec: Spec) -> str:
     # What has no UTF-8 is drawn as a question mark.
-    text = json.dumps(spec, ensure_ascii=False).encode("utf-8", "replace").decode()
+    return _drawn(json.dumps(spec, ensure_ascii=False).encode("utf-8", "replace").decode())
+
+
+# What is read from a file is drawn once to see that it can be, and once more for a page.
+@lru_cache(maxsize=128)
+def _drawn(text: str) -> str:
     return str(vl_convert.vegalite_to_svg(text, allowed_base_urls=[]))
 
 
