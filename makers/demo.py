@@ -18,7 +18,7 @@ from nfd.report.overview import Result, read_results, with_shared_key
 from nfd.report.page import Cell, Section, page
 from nfd.report.picture import Picture
 
-_TITLE = "The small network’s learning rate fits the large one, if you train by a plan"
+_TITLE = "The small network's learning rate fits the large one, if you train by a plan"
 _ABOUT = "make demo · a small Transformer on digits · everything below was trained on this machine"
 _COMMANDS = {
     "nfd check setup.py --widths 32 64 128 --depths 2 4 8 --lr 0.004": "seconds",
@@ -90,7 +90,7 @@ def _paper(result: Result) -> Section:
     """Show what the study of the limit decided, folded."""
     answer = result.answer
     return Section(
-        "Also in this demo: the paper’s infinite limit",
+        "Also in this demo: the paper's infinite limit",
         [f"{answer.title}. {answer.because}"],
         table=answer.table,
         folded=True,

@@ -6,7 +6,7 @@ import html
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -97,6 +97,8 @@ class Picture:
             raise InputError(
                 f"is not a picture that can be drawn: {where}: {first['msg'].lower()}."
             ) from None
+        # The library that draws ends the process at a character of zero.
+        picture = replace(picture, spec=_visible(picture.spec))
         outward = _outward(picture.spec)
         if outward:
             raise InputError(f"cannot be drawn: it would load or link something ({outward!r}).")
@@ -129,6 +131,18 @@ def _outward(part: Any) -> str:
         if outward:
             return outward
     return ""
+
+
+def _visible(part: Any) -> Any:
+    """Write unseen characters by their code points, but for the mark of texts on hover."""
+    if isinstance(part, str):
+        mark = HOVER if part.startswith(HOVER) else ""
+        return mark + visible(part.removeprefix(mark))
+    if isinstance(part, dict):
+        return {visible(name): _visible(value) for name, value in part.items()}
+    if isinstance(part, list):
+        return [_visible(value) for value in part]
+    return part
 
 
 def _configured(spec: Spec) -> Spec:
