@@ -46,7 +46,8 @@ def again(command: str, option_name: str, *values: object) -> str:
         option_name: such as ``--seeds``; added where the command does not have it.
         values: the new values.
     """
-    words = shlex.split(command)
+    # What it prints is read this time.
+    words = [word for word in shlex.split(command) if word not in ("--json", "--quiet")]
     new = [option_name, *map(str, values)]
     if option_name not in words:
         return shlex.join([*words, *new])

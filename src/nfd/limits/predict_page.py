@@ -28,7 +28,8 @@ def prediction_answer(prediction: Prediction) -> Answer:
         network = "The infinitely wide and deep network"
     title = f"{network} diverges"
     if tone != "bad":
-        title = f"{network} ends at loss {number(row['value'], 3)}"
+        # As many digits as the sentence below it has.
+        title = f"{network} ends at loss {_loss(row).partition(' ')[0]}"
     networks = (
         f"{plural(prediction.replicates, 'network')} of width {prediction.width:,} "
         f"({prediction.weights} weights) and {prediction.replicates} of width "
@@ -134,7 +135,12 @@ def _picture(rows: list[Row]) -> Any:
     for row in rows:
         losses += [row["value"], row["low"], row["high"]]
     span = with_margin(losses)
-    step = alt.X("step:Q", title="step", axis=alt.Axis(grid=False, tickMinStep=1))
+    step = alt.X(
+        "step:Q",
+        title="step",
+        axis=alt.Axis(grid=False, tickMinStep=1),
+        scale=alt.Scale(nice=False),
+    )
     base = points(shown, x=step)
     y = y_linear("value", "training loss", span)
     band = base.mark_area(color=BAND).encode(y=y_linear("low", "training loss", span), y2="high")

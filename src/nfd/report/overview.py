@@ -198,7 +198,7 @@ def write_report(
         sections += part(results[0], out, drawers, heads_the_page=True)
     else:
         first = answer
-        sections.insert(0, Section("", [], table=[_row(result) for result in results]))
+        sections.insert(0, Section("", [], table=[_row(result) for result in results], cards=True))
         for result in results:
             sections += part(result, out, drawers)
     listed = [
