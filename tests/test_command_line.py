@@ -111,7 +111,7 @@ def test_a_plan_shows_the_rates_that_its_optimizer_gets(command: Command, folder
 def test_a_plan_without_a_base_says_which_it_takes(command: Command) -> None:
     _, out, _ = command(*OF_32)
     said = " ".join(out.split())
-    assert "at the learning rate tuned at width 64, depth 4" in said
+    assert "lr is the best learning rate at width 64, depth 4" in said
     assert "But the base is the default, width 64 and depth 4" in said
     assert "--base WIDTH DEPTH, or --from out/transfer" in said
 
@@ -312,8 +312,8 @@ def test_other_shells_are_told_every_option(shell: str, command: Command) -> Non
 
 
 PREDICT = "predict setup.py --base 8 1 --width 16 --depth 1 --weights dense --replicates 2"
-STUDY = "paper study --steps 2 --batch 4 --depths 1 2 --widths 8 16 --seeds 2 --limit-width 32"
-STUDY += " --replicates 2 --block-depths 2 4"
+STUDY = "paper study --steps 3 --batch 4 --depths 1 2 4 --widths 8 16 --seeds 2 --limit-width 32"
+STUDY += " --replicates 3 --block-depths 2 4"
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from nfd.scaling.plan import Plan
 
 _DEFAULT_BASE = (
-    "the base is the default, width {} and depth {}: the factors are right only for rates that "
-    "were tuned there. Give --base WIDTH DEPTH, or --from out/transfer."
+    "the base is the default, width {} and depth {}: give that of your rate by --base WIDTH DEPTH, "
+    "or --from out/transfer."
 )
 
 

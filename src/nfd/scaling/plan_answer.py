@@ -41,7 +41,7 @@ def plan_answer(plan: Plan, training: PlannedTraining) -> Answer:
     size = _size(plan, plan.width, plan.depth)
     base = _size(plan, 1.0, 1.0)
     by = training.file.rpartition("/")[2] or "this plan"
-    rate = f"at the learning rate tuned at {base}"
+    rate = "at your tuned rate"
     if training.lr is not None:
         rate = f"at learning rate {number(training.lr, 3)}"
     sentences = [training.evidence, _carried(plan)]
