@@ -63,9 +63,12 @@ class Picture:
     @property
     def chart(self) -> Any:
         """The chart as Altair's object, which a notebook shows."""
+        spec = _configured(self.spec)
+        # Altair checks what a notebook shows, and does not take None for no background.
+        spec["config"] = spec["config"] | {"background": "transparent"}
         for part, chart_class in _CHARTS.items():
             if part in self.spec:
-                return chart_class.from_dict(_configured(self.spec))
+                return chart_class.from_dict(spec)
         raise InputError(f"a chart needs one of {', '.join(_CHARTS)}; got {', '.join(self.spec)}.")
 
     def svgs(self) -> list[str]:
