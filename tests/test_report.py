@@ -191,6 +191,7 @@ def results(tmp_path: Path) -> Path:
         "out/facts": {"command": "nfd kernel facts", "parity": "odd", "runs": [{"a": 1}]},
         "out/old": {
             "command": "nfd transfer",
+            "lead": {"verdict": "It transfers.", "tone": "good", "numbers": {"a": "1"}},
             "answers": ["It transfers."],
             "findings": {"depth": {"title": "Old"}},
         },

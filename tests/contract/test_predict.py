@@ -274,6 +274,9 @@ def test_a_prediction_prints_and_lists_its_losses() -> None:
         "depth 2",
     ):
         assert text in str(p), text
+    assert repr(p).startswith("<Prediction: ✓ Predicted: The infinitely wide network of depth 2")
+    assert "<svg" in p._repr_html_()
+    assert p.plot().to_dict()["layer"]
     kept = pickle.loads(pickle.dumps(p))
     assert torch.equal(kept.loss, p.loss)
     assert str(kept) == str(p)
@@ -308,6 +311,8 @@ def test_a_run_that_diverges_is_a_result_without_numbers() -> None:
     assert math.isnan(p.table[-1]["low"])
     assert math.isnan(p.eval_loss)
     assert "diverged" in str(p)
+    assert p.answer.tone == "bad"
+    assert p.answer.title.endswith("diverges")
 
 
 PASSES = Counter[int]()
