@@ -98,7 +98,7 @@ def figures_answer(
         "good",
         "Drawn",
         title,
-        because=answers[0],
+        because=answers[0] if answers else "",
         next=Next(
             "Judge what the paper says of it, with the same options",
             f"nfd paper claims{only} --size {config.size}",
