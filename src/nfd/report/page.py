@@ -99,6 +99,7 @@ class Section:
 
     ``pictures`` are charts of answers, and ``key`` what their colours mean. Rows of the table that
     are alike in the column ``group`` stand below that value. ``faults`` stand side by side.
+    ``answer`` stands in place of the heading, and ``links`` at the end: texts, and where they lead.
     """
 
     title: str
@@ -117,6 +118,8 @@ class Section:
     key: Mapping[str, str] = field(default_factory=dict)
     group: str = ""
     faults: Sequence[Card] = ()
+    answer: Answer | None = None
+    links: Mapping[str, str] = field(default_factory=dict)
 
 
 def finding_section(finding: Finding, *, level: Literal[2, 3] = 2) -> Section:
@@ -368,6 +371,6 @@ def made_by(command: str, *more: str) -> Section:
     return Section("What was run", [f"Made by: {command}", *more])
 
 
-def write_page(path: Path, title: str, sections: Sequence[Section]) -> None:
-    """Write a page of these sections, in HTML."""
-    write_text(path, page(title, sections))
+def write_page(path: Path, answer: Answer, sections: Sequence[Section]) -> None:
+    """Write a page that begins with an answer, in HTML."""
+    write_text(path, page(answer.title, sections, answer=answer))
