@@ -60,6 +60,7 @@ from nfd.scaling.model import tensors
 from nfd.scaling.optimizers import OptimizerLaw, law_by_class
 from nfd.scaling.rules import MAX_RATE, rule_named
 from nfd.scaling.samples import as_written, outputs_of
+from nfd.scaling.self_test import tests_itself
 from nfd.store import Record
 
 if TYPE_CHECKING:
@@ -164,6 +165,8 @@ def check(
         cure = _cure(family, table, suspects, sizes)
         if remedy and cure is not None and _is_sound_when_small(runs):
             remedied, why_no_remedy = training.remedy(family.under(cure), opened)
+        if remedied is not None and not remedied.helps(table, failures_of(runs)):
+            cure = None
     largest = (sizes["width"][-1], sizes["depth"][-1])
     return Check(
         table,
@@ -189,6 +192,7 @@ def check(
         remedied,
         _changes(family, cure, suspects, sizes, rate),
         seconds,
+        not tests_itself(family.make_model, family.base),
     )
 
 
@@ -244,7 +248,7 @@ def _cure(
     cure = cure_of_all(faults, family.rule)
     if rule_named(family.rule).scales_width:
         return cure
-    # Something else may be wrong as well. The networks show it. Without blocks only the rule for
+    # Something else may be wrong as well, which the networks show. Without blocks only the rule for
     # width has a plan.
     for rule in (cure or RULE, "mup"):
         try:
@@ -272,8 +276,6 @@ def _changes(
     spans = _spans(sizes)
     if suspects or cure is None:
         return changes_of_suspects(suspects, spans)
-    from nfd.scaling.self_test import tests_itself
-
     # Networks of the paper also have factors in the forward pass, which no tensor shows.
     if not tests_itself(family.make_model, family.base):
         return []
@@ -410,8 +412,6 @@ def _self_test(
     """
     if not rule_named(family.rule).scales_width or smallest == largest:
         return ()
-    from nfd.scaling.self_test import tests_itself
-
     if not tests_itself(family.make_model, smallest):
         return ()
     try:
@@ -481,6 +481,13 @@ class Remedy:
         """Whether a training broke."""
         return bool(self.failures)
 
+    def helps(self, table: Sequence[Row], failures: Sequence[Failure]) -> bool:
+        """Whether it leaves less wrong than there was; or nothing, where only tensors were."""
+        faults_before = sum(map(is_fault, table))
+        if self.broken or failures:
+            return len(self.failures) < len(failures)
+        return not self.faults or len(self.faults) < faults_before
+
 
 @dataclass(frozen=True, repr=False)
 class Check(Shown):
@@ -514,6 +521,7 @@ class Check(Shown):
         remedy: the same networks by that plan; None where that was not asked or not possible.
         changes: what to change, for every kind of tensors: now, what it should be, and why.
         seconds: how long all trainings took, on one core each.
+        plans_itself: whether its networks are of the paper, which know their own plan.
 
     Example::
 
@@ -546,6 +554,7 @@ class Check(Shown):
     remedy: Remedy | None = None
     changes: list[Change] = field(default_factory=list)
     seconds: float = 0.0
+    plans_itself: bool = False
 
     @property
     def table(self) -> list[dict[str, Any]]:

@@ -167,7 +167,13 @@ def _next_of_fault(check: Check) -> Next:
     kinds = {failure.event.kind for failure in check.failures}
     if kinds.intersection(_BY_RATE) and check.cure is None:
         return Next("Run next: a lower learning rate", call_of(check, lr=check.lr / 10))
-    optimizer = f", optimizer={check.optimizer!r}" if check.optimizer != OPTIMIZER else ""
+    if check.plans_itself:
+        if check.cure is None:
+            return Next("Read every cause", "check.wrong")
+        return Next(
+            f"Train by the rule {check.cure}", f"family = family.under(rule={check.cure!r})"
+        )
+    optimizer = _optimizer(check)
     if check.cure is not None:
         rule = "" if check.cure == RULE else f", rule={check.cure!r}"
         code = [

@@ -94,6 +94,8 @@ def _what_to_change(check: Check) -> Section:
         for column in ("learning rate", "initial std", "also")
         if any(column_of(change) == column for change in check.changes)
     ]
+    # As good as always it is the smallest size, which the text above says.
+    begins_late = any(_begins_late(check, change) for change in check.changes)
     for tensor, changes in by_tensor(check.changes).items():
         row: dict[str, Any] = {
             _ROLE: ROLE_NAMES.get(changes[0].role, ROLE_NAMES[""]),
@@ -101,10 +103,16 @@ def _what_to_change(check: Check) -> Section:
         }
         for column in columns:
             row |= _cells(column, [one for one in changes if column_of(one) == column])
-        begins = dict.fromkeys(change.begins for change in changes)
-        row["since"] = Cell(((" · ".join(_axes_of_begins(begins)), "soft"),))
+        if begins_late:
+            begins = dict.fromkeys(change.begins for change in changes)
+            row["since"] = Cell(((" · ".join(_axes_of_begins(begins)), "soft"),))
         rows.append(row)
     return Section("What to change", [_at_the_largest(check)], table=rows, group=_ROLE, cards=True)
+
+
+def _begins_late(check: Check, change: Change) -> bool:
+    """Whether something deviates only from a larger size on than the smallest."""
+    return any(size != check.sizes[axis][0] for axis, size in change.since.items())
 
 
 def _axes_of_begins(begins: Mapping[str, None]) -> list[str]:
@@ -127,7 +135,8 @@ def _at_the_largest(check: Check) -> str:
             spans.append(f"“{axis}” is {sizes[-1]} ÷ {sizes[0]} = {growth}")
     return (
         f"At {listed(largest)}, the largest network checked. {', '.join(spans).capitalize()}; at "
-        "other sizes the same rule gives other factors."
+        "other sizes the same rule gives other factors. Each deviates from the smallest size on"
+        f"{' unless it says so' if any(_begins_late(check, one) for one in check.changes) else ''}."
     )
 
 
@@ -168,17 +177,22 @@ def _shown_rows(check: Check) -> list[Row]:
 
 
 def _measured(check: Check, shown: Sequence[Row]) -> list[Section]:
-    """A section for every axis, behind one with the title and the key."""
+    """The pictures against one axis, below the title and the key, and those against the other."""
+    pictures = _pictures(check, shown, "")
     sections = []
     for axis in AXES:
-        pictures = _pictures(check, [row for row in shown if row["axis"] == axis], "")
-        if not pictures:
+        of_axis = [one for one in pictures if one.name.startswith(axis)]
+        if not of_axis:
             continue
         sizes = check.sizes[axis]
-        title = f"Against {axis}, {sizes[0]} to {sizes[-1]}"
-        sections.append(Section(title, [], pictures=pictures, level=3))
-    opening = Section(_why(check, shown), [_how_to_read(check)], key=_key(check, shown))
-    return [opening, *sections]
+        span = f"against {axis}, {sizes[0]} to {sizes[-1]}"
+        if sections:
+            sections.append(Section(span.capitalize(), [], pictures=of_axis, level=3))
+            continue
+        text = f"{_how_to_read(check)} First {span}."
+        key = _key(check, shown)
+        sections.append(Section(_why(check, shown), [text], pictures=of_axis, key=key))
+    return sections
 
 
 def _why(check: Check, shown: Sequence[Row]) -> str:

@@ -155,13 +155,17 @@ _NOTHING = Beside()
 
 
 def cure_of_all(faults: Iterable[Mapping[str, Any]], rule: str) -> RuleName | None:
-    """Find the rule that prevents all of these faults; None where no other rule does."""
+    """Find the rule that prevents these faults; None where no other rule does.
+
+    A fault of which no cause is known does not decide.
+    """
     prevented = []
     for row in faults:
         advice = _advice(row["meter"], row["axis"], row["verdict"])
-        prevented.append(advice.rules if advice else ())
+        if advice is not None and advice.rules:
+            prevented.append(advice.rules)
     shared = set(RULES).intersection(*prevented)
-    if not shared or rule in shared:
+    if not prevented or not shared or rule in shared:
         return None
     # 'complete-p', the last of RULES, is preferred wherever it helps.
     return next(name for name in reversed(RULES) if name in shared)
