@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from nfd.core.names import AXES, Axis
 from nfd.core.words import number
 from nfd.meters.ratios import TIMES, arrow, axes_of, divided, exact
-from nfd.meters.suspects import Quantity, Suspect, kind_of
+from nfd.meters.suspects import Kinds, Quantity, Suspect
 
 if TYPE_CHECKING:
     from nfd.scaling.plan import Plan
@@ -167,8 +167,9 @@ class Two:
     def changes(self) -> list[Change]:
         """What the other rule changes, a row for each kind of tensors and quantity."""
         kinds = dict[str, str]()
+        names = Kinds(self.now.largest)
         for name in self.now.largest.entries:
-            kinds.setdefault(kind_of(name, self.now.largest), name)
+            kinds.setdefault(names.of(name), name)
         changes = list[Change]()
         for kind, name in kinds.items():
             for quantity in _PLANNED:
@@ -178,6 +179,11 @@ class Two:
         return in_order(changes)
 
     def _change(self, kind: str, name: str, quantity: Quantity) -> Change | None:
+        entry = self.now.largest.entries[name]
+        # Biases that are drawn too small harm nothing.
+        is_drawn_vector = entry.is_vector and entry.start.constant is None
+        if quantity == "initial std" and is_drawn_vector:
+            return None
         now = self._value(self.now.largest, name, quantity)
         sound = self._value(self.remedy.largest, name, quantity)
         if not now or not sound or math.isclose(now, sound, rel_tol=_LEAST_CHANGE):
@@ -190,8 +196,7 @@ class Two:
             if not math.isclose(there, sound_there, rel_tol=_LEAST_CHANGE):
                 ratios[axis] = (there / sound_there, span)
                 since[axis] = self.smallest[axis]
-        role = self.now.largest.entries[name].role
-        return Change(kind, role, quantity, now, sound, ratios, since)
+        return Change(kind, entry.role, quantity, now, sound, ratios, since)
 
     def _value(self, plan: Plan, name: str, quantity: Quantity) -> float:
         """What a plan gives a tensor."""

@@ -418,7 +418,8 @@ class _Along:
         for (kind, what), excess in nearest.items():
             if verdict_of(excess, span) not in ("GROWS", "COLLAPSES"):
                 continue
-            if what == "update" and (kind in rounded or self.only_cancels(kind)):
+            is_rounded = numberless(kind) in rounded
+            if what == "update" and (is_rounded or self.only_cancels(kind)):
                 continue
             clear[kind, what] = excess
         return clear
@@ -451,7 +452,7 @@ class _Along:
         Then what is left of several steps depends on their signs.
         """
         plan = self.plan(self.runs[0])
-        names = [t["tensor"] for t in self.runs[0]["tensors"] if kind_of(t["tensor"], plan) == kind]
+        names = [t["tensor"] for t in self.runs[0]["tensors"] if self.kinds.of(t["tensor"]) == kind]
         follows_gradient = any(plan.law_for(name).degree for name in names)
         if follows_gradient or not self.has_sound_rate(kind):
             return False
@@ -466,7 +467,7 @@ class _Along:
             plan = self.plan(run)
             squares = []
             for t in run["tensors"]:
-                if kind_of(t["tensor"], plan) == kind and t.get("first"):
+                if self.kinds.of(t["tensor"]) == kind and t.get("first"):
                     squares.append((t["first"] / _sound_update(plan, t["tensor"])) ** 2)
             if squares:
                 log = math.log(math.fsum(squares) / len(squares)) / 2
@@ -475,6 +476,11 @@ class _Along:
             return UNKNOWN
         x, group, y = torch.tensor(points, dtype=torch.float64).T
         return pooled_slope(x, y, group)
+
+    @cached_property
+    def kinds(self) -> Kinds:
+        """The kinds of tensors, as the largest network has them."""
+        return Kinds(self.plans[max(self.plans)])
 
     @property
     def other(self) -> Axis:
@@ -501,10 +507,10 @@ class _Along:
         for run in self.runs:
             plan = replace(self.plan(run), rule=rule)
             x = math.log(run[self.axis])
-            for place, log in _logs(run, plan, self.idle).items():
+            for place, log in _logs(run, plan, self.kinds, self.idle).items():
                 points[place].append((x, run[self.other], log))
             for name in self.lacking:
-                kind = kind_of(f"{name}.", plan).rstrip(".")
+                kind = self.kinds.of(f"{name}.").rstrip(".")
                 log = -math.log(plan.multipliers.get(name, 1.0))
                 points[kind, "factor"].append((x, run[self.other], log))
         return points
@@ -539,7 +545,7 @@ class _Along:
             needed = set[str]()
             kinds = set[str]()
             for t in run["tensors"]:
-                kind = kind_of(t["tensor"], plan)
+                kind = self.kinds.of(t["tensor"])
                 kinds.add(kind)
                 if plan.law_for(t["tensor"]).degree or t["change"] > _IDLE * t.get("rate", 0.0):
                     moved.add(kind)
@@ -567,7 +573,11 @@ class _Along:
         first = self.runs[0]
         end = (self.sizes[-1], first[self.other])
         last = next(run for run in self.runs if (run[self.axis], run[self.other]) == end)
-        return _means(first, kind, self.plan(first)), _means(last, kind, self.plan(last))
+        return self.means(first, kind), self.means(last, kind)
+
+    def means(self, run: Row, kind: str) -> dict[str, float]:
+        """The means of a kind of tensors in one network."""
+        return _means(run, kind, self.plan(run), self.kinds)
 
     def has_sound_rate(self, kind: str) -> bool:
         """Whether the learning rate follows the plan and Adam's epsilon does not rule updates."""
@@ -605,7 +615,7 @@ class _Along:
         if key is None:
             return deviation.now
         largest = max(self.runs, key=lambda run: (run["width"], run["depth"], -run["seed"]))
-        means = _means(largest, kind, self.plan(largest))
+        means = self.means(largest, kind)
         if deviation.quantity == "weight decay":
             return means["decay"] / means["rate"]
         return means[key]
@@ -707,14 +717,14 @@ class _Along:
         """The role of a kind of tensors; empty for a module."""
         plan = self.plan(self.runs[0])
         for name, entry in plan.entries.items():
-            if kind_of(name, plan) == kind:
+            if self.kinds.of(name) == kind:
                 return entry.role
         return ""
 
     def is_constant(self, kind: str) -> bool:
         """Whether every entry of a kind of tensors is initialised to one number."""
         plan = self.plan(self.runs[0])
-        starts = [e.start for name, e in plan.entries.items() if kind_of(name, plan) == kind]
+        starts = [e.start for name, e in plan.entries.items() if self.kinds.of(name) == kind]
         return any(start.constant is not None for start in starts)
 
     def grown_logits(self) -> Iterator[Suspect]:
@@ -723,7 +733,7 @@ class _Along:
         plan = self.plan(run)
         factors = dict[str, float]()
         for name, factor in plan.logits.items():
-            factors.setdefault(kind_of(name, plan), factor)
+            factors.setdefault(self.kinds.of(name), factor)
         for kind, factor in factors.items():
             power = math.log(factor) / math.log(self.sizes[-1] / self.sizes[0])
             if abs(power) > _ALIKE:
@@ -767,9 +777,9 @@ class _Along:
         plan = self.plan(self.runs[0])
         decays = {t["tensor"]: t.get("decay", 0.0) for t in self.runs[0]["tensors"]}
         text = "weight decay pulls this gain to 0 while other vectors are spared"
-        kinds = [kind_of(name, plan) for name in decayed_gains(plan, decays)]
+        kinds = [self.kinds.of(name) for name in decayed_gains(plan, decays)]
         for kind in dict.fromkeys(kinds):
-            now = _means(self.runs[-1], kind, self.plan(self.runs[-1]))
+            now = self.means(self.runs[-1], kind)
             yield Suspect(
                 kind,
                 "width",
@@ -829,11 +839,37 @@ def decayed_gains(plan: Plan, decays: Mapping[str, float]) -> list[str]:
     return []
 
 
-def kind_of(name: str, plan: Plan) -> str:
-    """The name with ``*`` for a block, and for an expert in it."""
-    if block_of(name, plan.blocks) is None:
-        return name
-    return numberless(in_any_block(name, plan.blocks))
+class Kinds:
+    """The kinds of tensors of a model: what corresponds in all blocks, and all experts of a layer.
+
+    Numbers inside of a block are those of experts where all tensors are alike that differ only in
+    them. Those of an ``nn.Sequential`` are not: its layers are kinds of their own.
+
+    Args:
+        plan: of the deepest network.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.blocks = plan.blocks
+        self.names = dict[str, str]()
+        traits = defaultdict[str, set[tuple[Any, ...]]](set)
+        for name, entry in plan.entries.items():
+            trait = (entry.role, entry.shape, entry.start)
+            traits[numberless(in_any_block(name, self.blocks))].add(trait)
+        self.different = {kind for kind, of_kind in traits.items() if len(of_kind) > 1}
+
+    def of(self, name: str) -> str:
+        """The name with ``*`` for a block, and for an expert in it."""
+        if name not in self.names:
+            self.names[name] = self._of(name)
+        return self.names[name]
+
+    def _of(self, name: str) -> str:
+        if block_of(name, self.blocks) is None:
+            return name
+        in_block = in_any_block(name, self.blocks)
+        kind = numberless(in_block)
+        return in_block if kind in self.different else kind
 
 
 def _sound_update(plan: Plan, name: str) -> float:
@@ -844,14 +880,16 @@ def _sound_update(plan: Plan, name: str) -> float:
     return size * math.pow(plan.epsilon(name), law.degree)
 
 
-def _logs(run: Row, plan: Plan, idle: Collection[str]) -> dict[tuple[str, What], float]:
+def _logs(
+    run: Row, plan: Plan, kinds: Kinds, idle: Collection[str]
+) -> dict[tuple[str, What], float]:
     """The logarithms of what a network shows over what is sound, by kind and quantity.
 
     They are logarithms of root mean squares over the tensors of a kind.
     """
     ratios = defaultdict[tuple[str, What], list[float]](list)
     for t in run["tensors"]:
-        kind = kind_of(t["tensor"], plan)
+        kind = kinds.of(t["tensor"])
         entry = plan.entry(t["tensor"])
         # Biases that are too small harm nothing.
         is_drawn_vector = entry.is_vector and entry.start.constant is None
@@ -869,9 +907,9 @@ def _logs(run: Row, plan: Plan, idle: Collection[str]) -> dict[tuple[str, What],
     return logs
 
 
-def _means(run: Row, kind: str, plan: Plan) -> dict[str, float]:
+def _means(run: Row, kind: str, plan: Plan, kinds: Kinds) -> dict[str, float]:
     """The means of what a kind of tensors shows in a network, and what is sound."""
-    of_kind = [t for t in run["tensors"] if kind_of(t["tensor"], plan) == kind]
+    of_kind = [t for t in run["tensors"] if kinds.of(t["tensor"]) == kind]
     means = {}
     for quantity in ("start", "change", "rate", "decay", "epsilon"):
         total = math.fsum(t.get(quantity, 0.0) for t in of_kind)
