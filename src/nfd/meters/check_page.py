@@ -179,7 +179,7 @@ def _shown_rows(check: Check) -> list[Row]:
 def _measured(check: Check, shown: Sequence[Row]) -> list[Section]:
     """The pictures against one axis, below the title and the key, and those against the other."""
     pictures = _pictures(check, shown, "")
-    sections = []
+    sections = list[Section]()
     for axis in AXES:
         of_axis = [one for one in pictures if one.name.startswith(axis)]
         if not of_axis:
