@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from nfd.cli.setup_file import Setup
 from nfd.cli.shared import NetworkCommand
-from nfd.core.answer import Answer
+from nfd.core.answer import Answer, in_terminal
 from nfd.core.errors import VERDICT, InputError
 from nfd.core.names import BASE
 from nfd.core.options import option
@@ -149,8 +150,19 @@ class PlanCommand(NetworkCommand):
     def _test(self, family: Family, plan: Any) -> int:
         """Let the plan test itself; returns the exit code."""
         test = plan.self_test(family.make_model, family.sample)
-        show(Lead(test.verdict, "good" if test.ok else "bad"), test)
-        return 0 if test.ok else VERDICT
+        answer = test.answer
+        if answer.tone == "bad":
+            answer = answer.with_next(
+                "Look at the roles of these tensors", f"nfd plan {self.setup}"
+            )
+        elif answer.tone == "good":
+            words = ["nfd", "check", self.setup]
+            answer = answer.with_next("Then check what training does", shlex.join(words))
+        else:
+            answer = replace(answer, next=None)
+        if not self.quiet:
+            print(in_terminal(answer, verbose=self.verbose))
+        return VERDICT if answer.tone == "bad" else 0
 
     def _family(self, setup: Setup, tuned: Tuned | None) -> Family:
         """Return the family of the file, with base, rule and optimizer as asked for or tuned."""
