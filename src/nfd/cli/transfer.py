@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from nfd.report.answer_page import AnswerPage
 
 
+# Sizes that a forecast of the loss is asked for.
+_LADDER = ("parameters", "tokens")
+
+
 @dataclass(frozen=True)
 class _Outcome:
     """An answer, and what the page and the terminal say besides.
@@ -154,12 +158,7 @@ class TransferCommand(LoggedCommand):
         law = shown.law if isinstance(shown, BestRate) else shown
         if law is None:
             raise RuntimeError("the advice for a training has no law")
-        following = answer.next
-        if not isinstance(shown, BestRate):
-            asked = [f"{name}={in_letters(size)}" for name, size in law.further().items()]
-            following = Next("Run next: ask for the training that you plan", again(command, "--at", *asked))
-        elif shown.at_end:
-            following = None
+        following = self._after_law(shown, command)
         content = {"rules": [], "table": law.table, "notes": law.notes, "curves": curve_of(shown)}
         return AnswerPage(
             replace(answer, about=f"nfd transfer · {outcome.about}", next=following),
@@ -169,6 +168,23 @@ class TransferCommand(LoggedCommand):
             content=content | outcome.content,
             tables={"transfer.csv": law.table},
         )
+
+    def _after_law(self, shown: RateLaw | BestRate, command: str) -> Next | None:
+        """What to run after an answer about a law: its advice as a command."""
+        from nfd.laws.rate_advice import BestRate
+        from nfd.laws.rate_answer import further
+
+        following = shown.answer.next
+        if following is None:
+            return None
+        if not isinstance(shown, BestRate):
+            asked = [f"{name}={in_letters(size)}" for name, size in further(shown).items()]
+            return Next(following.label, again(command, "--at", *asked))
+        if shown.answer.tone == "open":
+            return Next(following.label, command)
+        sizes = [f"{name}={in_letters(shown.sizes[name])}" for name in _LADDER if name in shown.sizes]
+        words = ["nfd", "scaling-law", "--from", self.log, "--rate", "best", "--at", *sizes]
+        return Next(following.label, shlex.join(words))
 
     def _fit(self) -> tuple[Path, _Outcome]:
         """Answer from a table of runs; with --at the advice for one training is the verdict."""
@@ -231,5 +247,5 @@ class TransferCommand(LoggedCommand):
             )
         # What was trained, for nfd plan --from; a log does not say it.
         trained = {"model": family.name, "optimizer": family.optimizer, "base": family.base}
-        about = f"{family.name} in {Path(self.setup).name}"
+        about = f"{family.name.rpartition(':')[2]} in {Path(self.setup).name}"
         return directory, _Outcome(answer, about, self.stored(sweep), trained)

@@ -29,7 +29,7 @@ from nfd.laws.log_columns import Field
 from nfd.laws.logged_runs import LoggedRun
 from nfd.laws.logs import RATE_FIELDS, Log, needs_rate_law, read_log
 from nfd.laws.regret import Regret
-from nfd.laws.rule_transfer import RuleTransfer, TransferVerdict
+from nfd.laws.rule_transfer import RuleTransfer, TransferVerdict, size_in_words
 from nfd.laws.transfer_answer import Decided, Question, cost_rows, growth_note
 from nfd.report.shown import Shown
 
@@ -168,11 +168,14 @@ class Transfer(Shown):
         rows = list[dict[str, str]]()
         for size in sizes:
             for answer in self.rules:
-                if size in answer.cells:
-                    place = {"width": str(size[0]), "depth": str(size[1]), "rule": answer.rule}
-                    rate = answer.cells[size].rate().in_words()
-                    loss = answer.loss(size).in_words()
-                    rows.append(place | {"best lr": rate, "loss": loss})
+                if size not in answer.cells:
+                    continue
+                row = {"network": size_in_words(size, [*sizes])}
+                if len(self.rules) > 1:
+                    row["rule"] = answer.rule
+                row["best learning rate (95 %)"] = _in_brackets(answer.cells[size].rate())
+                row["loss (95 %)"] = _in_brackets(answer.loss(size))
+                rows.append(row)
         return rows
 
     @property
@@ -225,6 +228,11 @@ class Transfer(Shown):
                 f"there are no runs of {in_words((width, depth))}. There are some of {sizes}."
             )
         return answer
+
+
+def _in_brackets(number: Interval) -> str:
+    """``0.003 (0.002 to 0.004)``, in a column whose name says what the brackets are."""
+    return number.in_words().replace("95 %: ", "")
 
 
 # ---- Transfer from a log: best rates of the user's runs, of any framework, and their drift.

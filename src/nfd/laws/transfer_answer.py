@@ -324,14 +324,16 @@ class Question:
         """Say how the best rate moves, and what is missing for its cost."""
         rates = [rule.cells[size].rate() for size in (small, large)]
         times = rates[1].value / rates[0].value
-        moved = "about the same" if 0.8 < times < 1.25 else f"{number(times)} times that"
+        moves = f"The best rate of {self.size(large)} is {number(times)} times that of "
+        title = f"{moves}{self.size(small)}; its cost is not known"
+        if 0.8 < times < 1.25:
+            title = (
+                f"The best rate hardly moves from {self.size(small)} to {self.size(large)}; what "
+                "that costs is not known"
+            )
         because = (
-            f"The best rate is {rates[0].in_words()} at {self.size(small)}, and "
+            f"It is {rates[0].in_words()} at {self.size(small)}, and "
             f"{rates[1].in_words()} at {self.size(large)}."
-        )
-        title = (
-            f"The best rate of {self.size(large)} is {moved} of {self.size(small)}; "
-            "its cost is not known"
         )
         answer = Answer("open", NOT_DECIDED, title, because)
         if not self.has_guess:
@@ -341,7 +343,7 @@ class Question:
                 {"--guess": (2.3,)},
             )
             return Decided(_with_next(answer, advice), advice)
-        asked = listed([number(rate.value, 3) for rate in rates])
+        asked = listed(dict.fromkeys(number(rate.value, 3) for rate in rates))
         return self._train_then_fit(answer, f"{self.size(large)} at {asked}, 6 new seeds each")
 
     def _train_then_fit(self, answer: Answer, what: str) -> Decided:

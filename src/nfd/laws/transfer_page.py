@@ -13,7 +13,7 @@ from nfd.core.tables import Row
 from nfd.core.words import number, plural
 from nfd.laws.best_rate import Scores, Size
 from nfd.laws.rule_transfer import RuleTransfer, size_in_words
-from nfd.laws.transfer_answer import LIMIT, STATES
+from nfd.laws.transfer_answer import LIMIT, STATES, rule_to_decide
 from nfd.report.look import (
     BAND,
     BLUE,
@@ -52,7 +52,7 @@ _LIMIT_WORDS = (
 
 def first_sections(transfer: Transfer) -> list[Section]:
     """Losses of the small and the large network over the learning rate, for every rule."""
-    rules = [answer for answer in transfer.rules if answer.cells]
+    rules = in_order(transfer)
     if len(rules[0].cells) < 2 and rules[0].against:
         return _settings(transfer)
     view = _View(transfer)
@@ -63,7 +63,7 @@ def first_sections(transfer: Transfer) -> list[Section]:
 def sections(transfer: Transfer) -> list[Section]:
     """All that a page shows below the answer."""
     parts = first_sections(transfer)
-    rules = transfer.rules
+    rules = in_order(transfer)
     if any(math.isfinite(_share(answer).low) for answer in rules):
         chart = picture("cost", _costs(rules), label="What tuning small costs under each rule")
         parts.append(Section("What tuning small costs", [_LIMIT_WORDS], pictures=[chart]))
@@ -75,6 +75,12 @@ def sections(transfer: Transfer) -> list[Section]:
         parts.append(Section(title, [text], pictures=pictures))
         parts += _settings(transfer)
     return [*parts, Section("All best rates and losses", [], table=transfer.levels, folded=True)]
+
+
+def in_order(transfer: Transfer) -> list[RuleTransfer]:
+    """The rules, the one that the answer is about first."""
+    first = rule_to_decide(transfer.rules)
+    return [first, *(answer for answer in transfer.rules if answer is not first)]
 
 
 def curves(transfer: Transfer) -> list[Row]:
@@ -130,7 +136,9 @@ class _View:
                 losses.append(row["value"])
         self.rates = with_margin(rates, "log")
         # Intervals of few seeds are longer than all curves: they are cut off at the edges.
-        self.losses_span = with_margin(losses, share=0.12)
+        low, high = with_margin(losses, share=0.12)
+        # Room for the text below a bar.
+        self.losses_span = (low - 0.08 * (high - low), high)
         score = transfer.score.partition(",")[0]
         is_nats = "loss" in score and not transfer.is_log
         self.score = f"{score} (nats)" if is_nats else score
@@ -282,10 +290,7 @@ def _note(answer: RuleTransfer) -> str:
     """What tuning small costs, in nats."""
     if answer.regret is None or math.isnan(answer.regret.loss.value):
         return ""
-    loss = answer.regret.loss
-    if loss.resolved and loss.value > 0:
-        return f"tuning small costs {loss.in_words(' nats')}"
-    return f"tuning small costs nothing measurable ({loss.limits_in_words(' nats')})"
+    return f"tuning small costs {answer.regret.loss.in_words(' nats')}"
 
 
 def _nats(loss: Interval) -> str:
@@ -335,7 +340,9 @@ def _costs(rules: Sequence[RuleTransfer]) -> Any:
     allowed = points([{"low": low, "to": LIMIT}], x=x, x2="to:Q").mark_rect(
         color=BAND, opacity=0.6
     )
-    limit = points([{"low": LIMIT}], x=x).mark_rule(color=SOFT, strokeDash=[3, 2])
+    # Names stand between the parts of the line.
+    parts = [{"low": LIMIT, "y": row["y"] - 0.12, "end": row["y"] + 0.42} for row in rows]
+    limit = points(parts, x=x, y=y, y2="end:Q").mark_rule(color=SOFT, strokeDash=[3, 2])
     dot = base.encode(x=alt.X("value:Q", title=title, scale=scale), description="text:N")
     names = points([row | {"at": low} for row in rows], y=y, text="name:N").encode(
         x=alt.X("at:Q", title=title, scale=scale)
@@ -345,7 +352,7 @@ def _costs(rules: Sequence[RuleTransfer]) -> Any:
         limit,
         base.encode(x=x, x2="high:Q").mark_rule(strokeWidth=3),
         dot.mark_circle(size=110, opacity=1),
-        on_lines(names, align="left", dx=6, dy=-14, color=INK),
+        on_lines(names, align="left", dx=6, dy=-17, color=INK),
     ).properties(height=height)
 
 
