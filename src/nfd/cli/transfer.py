@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from nfd.report.answer_page import AnswerPage
 
 
-# Sizes that a forecast of the loss is asked for.
-_LADDER = ("parameters", "tokens")
+def _typed(size: float) -> str:
+    """A number of parameters or tokens as one types it: ``7B`` or ``400000``."""
+    return in_letters(size) if size >= 1e6 else f"{size:.0f}"
 
 
 @dataclass(frozen=True)
@@ -99,9 +100,7 @@ class TransferCommand(LoggedCommand):
         path = page.write(directory)
         return self.end(page.answer, path, *outcome.remarks)
 
-    def _page_of_transfer(
-        self, transfer: Transfer, outcome: _Outcome, command: str
-    ) -> AnswerPage:
+    def _page_of_transfer(self, transfer: Transfer, outcome: _Outcome, command: str) -> AnswerPage:
         """The page of best rates over width and depth."""
         from nfd.experiments.transfer_findings import result
         from nfd.laws.transfer_page import curves, sections
@@ -178,11 +177,11 @@ class TransferCommand(LoggedCommand):
         if following is None:
             return None
         if not isinstance(shown, BestRate):
-            asked = [f"{name}={in_letters(size)}" for name, size in further(shown).items()]
+            asked = [f"{name}={_typed(size)}" for name, size in further(shown).items()]
             return Next(following.label, again(command, "--at", *asked))
         if shown.answer.tone == "open":
             return Next(following.label, command)
-        sizes = [f"{name}={in_letters(shown.sizes[name])}" for name in _LADDER if name in shown.sizes]
+        sizes = [f"{name}={_typed(size)}" for name, size in shown.sizes.items() if name != "batch"]
         words = ["nfd", "scaling-law", "--from", self.log, "--rate", "best", "--at", *sizes]
         return Next(following.label, shlex.join(words))
 
@@ -206,7 +205,7 @@ class TransferCommand(LoggedCommand):
                     "--scaled is for tables whose parameters, tokens or batch vary; this one has "
                     "width and depth. Leave --scaled out."
                 )
-            return directory, _Outcome(answer, f"--from {self.log}", [answer.about])
+            return directory, _Outcome(answer, Path(self.log).name, [answer.about])
         law = answer
         if not isinstance(law, RateLaw):
             law = fit_rate_law(
@@ -220,7 +219,7 @@ class TransferCommand(LoggedCommand):
             "diverges": best.diverges,
         }
         content = {"at": target | advice}
-        return directory, _Outcome(best, f"--from {self.log}", [law.about], content)
+        return directory, _Outcome(best, Path(self.log).name, [law.about], content)
 
     def _train(self) -> tuple[Path, _Outcome]:
         """Answer by training the family of the file."""

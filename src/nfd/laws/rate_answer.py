@@ -60,7 +60,9 @@ def grid_end(cell: Cell, factor: float) -> GridEnd | None:
 def training_in_words(best: BestRate) -> str:
     """``7B parameters on 4T tokens``; what was not said of the training is left out."""
     sizes = best.sizes
-    parts = [f"{number(sizes[name], 3)} {name}" for name in ("parameters", "tokens") if name in sizes]
+    parts = [
+        f"{number(sizes[name], 3)} {name}" for name in ("parameters", "tokens") if name in sizes
+    ]
     return " on ".join(parts) or f"batches of {number(sizes['batch'], 3)} tokens"
 
 
@@ -79,9 +81,7 @@ def of_training(best: BestRate) -> Answer:
             NOT_DECIDED,
             f"The best rate of {training} lies at the end of your grid, {number(end.rate)}",
             f"There the lowest loss is that of the last rate that was tried. {_cost(best)}",
-            next=Next(
-                f"Train there at {beyond} too; add the runs, then", "nfd.fit_rate_law(rows)"
-            ),
+            next=Next(f"Train there at {beyond} too; add the runs, then", "nfd.fit_rate_law(rows)"),
             about=about,
         )
     is_decided = best.excess.value <= _DEAR
@@ -137,13 +137,16 @@ def of_law(law: RateLaw) -> Answer:
     parts = [f"Doubling {first} multiplies the best rate by {number(_times(law, first))}"]
     parts += [f"{name} by {number(_times(law, name))}" for name in others]
     title = listed(parts)
-    prior = f"and {plural(len(law.sources), 'published sweep')}" if law.sources else "without a prior"
-    because = (
-        f"At the middle of your table, from {plural(len(law.found), 'cell')} (runs that differ in "
-        f"the rate only) {prior}."
-    )
+    power = law.exponents[first].in_words()
+    sweeps = plural(len(law.sources), "published sweep")
     if not len(law.found):
-        because = f"At the middle of {plural(len(law.sources), 'published sweep')}."
+        because = f"Its power of {first} is {power}, by {sweeps}."
+    else:
+        prior = f"and {sweeps}" if law.sources else "without published sweeps"
+        because = (
+            f"Its power of {first} is {power}, by {plural(len(law.found), 'size')} of your table "
+            f"{prior}."
+        )
     return Answer(
         "good",
         "Law fitted",

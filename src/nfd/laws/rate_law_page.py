@@ -13,7 +13,7 @@ import numpy as np
 
 from nfd.core.estimates import Interval
 from nfd.core.tables import Row
-from nfd.core.words import in_letters, in_words, number
+from nfd.core.words import listed, number
 from nfd.laws.rate_advice import BestRate
 from nfd.laws.rate_answer import interval_of, power_rows
 from nfd.laws.rate_law import REFERENCE, RateLaw, mean_of, scaled_by
@@ -21,10 +21,12 @@ from nfd.report.look import (
     BAND,
     BLUE,
     INK,
+    RAMP,
     VARIABLES,
     hover,
     on_lines,
     points,
+    round_ticks,
     with_margin,
     x_log,
     y_log,
@@ -35,6 +37,7 @@ from nfd.report.picture import picture
 _HEIGHT = 300
 # Places of the law's line, and how far it goes beyond what is drawn.
 _PLACES = 41
+_FINER = (1, 1.5, 2, 3, 4, 5, 6, 8)
 _TITLES = {"parameters": "parameters", "tokens": "tokens of training", "batch": "tokens of a batch"}
 
 
@@ -61,6 +64,16 @@ def curve_of(shown: RateLaw | BestRate) -> list[Row]:
     return rows + [{"kind": "measured"} | row for row in view.measured]
 
 
+def _rates(column: str, span: tuple[float, float]) -> Any:
+    """The axis of learning rates, with three ticks or more."""
+    ticks = round_ticks(*span)
+    if len(ticks) < 3:
+        decade = 10.0 ** math.floor(math.log10(span[0]))
+        finer = [float(f"{step * decade:.3g}") for step in (*_FINER, *(10 * s for s in _FINER))]
+        ticks = [tick for tick in finer if span[0] <= tick <= span[1]]
+    return y_log(column, "best learning rate", span, values=ticks)
+
+
 @dataclass(frozen=True)
 class _View:
     """The line along one size; the others are those of the training, or the table's middle."""
@@ -72,7 +85,7 @@ class _View:
 
     @staticmethod
     def of(shown: RateLaw | BestRate) -> _View:
-        """Draw along the size that varies most over the cells."""
+        """Draw along the first size that varies over the cells: parameters, tokens or batch."""
         advice = shown if isinstance(shown, BestRate) else None
         law = shown if isinstance(shown, RateLaw) else shown.law
         if law is None:
@@ -80,10 +93,8 @@ class _View:
         sizes = dict(law.usual)
         if advice is not None:
             sizes |= {name: size for name, size in advice.sizes.items() if name not in law.unsaid}
-        spread = {name: 0.0 for name in REFERENCE}
-        if len(law.places):
-            spread = dict(zip(REFERENCE, np.ptp(law.places, axis=0).tolist(), strict=True))
-        return _View(law, max(spread, key=spread.__getitem__), sizes, advice)
+        axis = next((name for name in REFERENCE if name in law.varied), "parameters")
+        return _View(law, axis, sizes, advice)
 
     @property
     def place(self) -> int:
@@ -135,11 +146,13 @@ class _View:
         rows = [*self.line, *self.measured]
         values = [row["value"] for row in rows]
         values += [row["low"] for row in self.line] + [row["high"] for row in self.line]
-        x = x_log(self.axis, _TITLES[self.axis], with_margin([row[self.axis] for row in rows], "log", 0.02), format="~s")
+        sizes = with_margin([row[self.axis] for row in rows], "log", 0.02)
+        # Vega writes G for a billion.
+        letters = "replace(datum.label, 'G', 'B')"
+        x = x_log(self.axis, _TITLES[self.axis], sizes, format="~s", labelExpr=letters)
         span = with_margin(values, "log")
-        title = "best learning rate"
-        line = points(self.line, x=x, y=y_log("value", title, span))
-        band = points(self.line, x=x, y=y_log("low", title, span), y2="high:Q")
+        line = points(self.line, x=x, y=_rates("value", span))
+        band = points(self.line, x=x, y=_rates("low", span), y2="high:Q")
         layers = [
             band.mark_area(color=BAND, opacity=0.7),
             line.mark_line(color=INK, strokeWidth=2),
@@ -163,19 +176,19 @@ class _View:
         rows = list[Row]()
         for row in self.measured:
             rate = Interval(row["value"], math.nan, row["low"], row["high"])
-            text = f"{in_letters(row[self.axis])} {self.axis}: {rate.in_words()}"
+            text = f"{number(row[self.axis], 3)} {self.axis}: {rate.in_words()}"
             rows.append(row | {"text": hover(text)})
         if not rows:
             return []
         base = points(rows, x=x)
-        colour = "#3a80b6"
+        _, colour, *_ = RAMP
         return [
-            base.encode(y=y_log("low", "best learning rate", span), y2="high:Q").mark_rule(
+            base.encode(y=_rates("low", span), y2="high:Q").mark_rule(
                 color=colour, opacity=0.5, clip=True
             ),
-            base.encode(
-                y=y_log("value", "best learning rate", span), description="text:N"
-            ).mark_circle(color=colour, size=50, opacity=1, clip=True),
+            base.encode(y=_rates("value", span), description="text:N").mark_circle(
+                color=colour, size=50, opacity=1, clip=True
+            ),
         ]
 
     def _advice(self, x: Any, span: tuple[float, float]) -> list[Any]:
@@ -192,8 +205,8 @@ class _View:
         }
         row |= {"low": max(rate.low, span[0]), "high": min(rate.high, span[1])}
         base = points([row], x=x)
-        dot = base.encode(y=y_log("value", "best learning rate", span), description="text:N")
-        bar = base.encode(y=y_log("low", "best learning rate", span), y2="high:Q")
+        dot = base.encode(y=_rates("value", span), description="text:N")
+        bar = base.encode(y=_rates("low", span), y2="high:Q")
         middle = math.sqrt(self.line[0][self.axis] * self.line[-1][self.axis])
         align = "right" if size > middle else "left"
         name = dot.encode(text="name:N")
@@ -207,10 +220,12 @@ class _View:
 
     def _caption(self) -> str:
         """Where the line runs."""
-        others = {name: size for name, size in self.sizes.items() if name != self.axis}
-        batch = others.pop("batch", None)
-        where = in_words(others)
-        if batch is not None:
-            where += f" in batches of {in_letters(batch)}" if where else f"batches of {in_letters(batch)}"
+        parts = list[str]()
+        for name in ("parameters", "tokens"):
+            if name != self.axis:
+                parts.append(f"{number(self.sizes[name], 3)} {name}")
+        where = listed(parts)
+        if self.axis != "batch":
+            where += f", in batches of {number(self.sizes['batch'], 3)} tokens"
         moved = " Measured rates are moved there by the law." if self.measured else ""
         return f"At {where}.{moved}"

@@ -408,10 +408,10 @@ class Question:
         (size, value), cell = next(iter(ended.items()))
         of_cell = RuleTransfer(against.rule, {size: cell})
         answer, advice = self._ended(of_cell, [size])
-        because = f"At {against.setting} {value:g}: {answer.because[:1].lower()}{answer.because[1:]}"
-        return Decided(
-            Answer("open", NOT_DECIDED, answer.title, because, next=answer.next), advice
+        because = (
+            f"At {against.setting} {value:g}: {answer.because[:1].lower()}{answer.because[1:]}"
         )
+        return Decided(Answer("open", NOT_DECIDED, answer.title, because, next=answer.next), advice)
 
     # ---- parts of sentences
 
@@ -429,7 +429,9 @@ class Question:
         share = rule.regret.share.scaled(100)
         if math.isnan(share.value):
             return "gives up an unknown part of its loss reduction"
-        nothing = "nothing measurable, " if rule.verdict == "TRANSFERS" and not share.resolved else ""
+        nothing = (
+            "nothing measurable, " if rule.verdict == "TRANSFERS" and not share.resolved else ""
+        )
         return f"gives up {nothing}{share.in_words(' %', LIMIT)} of its loss reduction"
 
     def _call(self, argument: str) -> str:
@@ -441,9 +443,7 @@ class Question:
         if not argument.startswith("rules="):
             more = f", rules={names}"
         rates = "" if argument.startswith("lr=") else " rates,"
-        return (
-            f"nfd.transfer(make_model, batches, {widths}, {depths},{rates} {argument}{more})"
-        )
+        return f"nfd.transfer(make_model, batches, {widths}, {depths},{rates} {argument}{more})"
 
 
 def _with_next(answer: Answer, advice: Advice) -> Answer:

@@ -69,7 +69,9 @@ def sections(transfer: Transfer) -> list[Section]:
         parts.append(Section("What tuning small costs", [_LIMIT_WORDS], pictures=[chart]))
     if len(rules[0].cells) > 1:
         title = "The best rate at every size"
-        text = "Dots below each other: the rate carries over. Grey: the smallest network's interval."
+        text = (
+            "Dots below each other: the rate carries over. Grey: the smallest network's interval."
+        )
         span = _rate_span(rules)
         pictures = [_sizes(answer, span) for answer in rules]
         parts.append(Section(title, [text], pictures=pictures))
@@ -337,9 +339,7 @@ def _costs(rules: Sequence[RuleTransfer]) -> Any:
     y = alt.Y("y:Q", scale=alt.Scale(domain=[len(rules) - 0.45, -0.65]), axis=None)
     colour = alt.Color("colour:N", scale=None)
     base = points(rows, y=y, color=colour)
-    allowed = points([{"low": low, "to": LIMIT}], x=x, x2="to:Q").mark_rect(
-        color=BAND, opacity=0.6
-    )
+    allowed = points([{"low": low, "to": LIMIT}], x=x, x2="to:Q").mark_rect(color=BAND, opacity=0.6)
     # Names stand between the parts of the line.
     parts = [{"low": LIMIT, "y": row["y"] - 0.12, "end": row["y"] + 0.42} for row in rows]
     limit = points(parts, x=x, y=y, y2="end:Q").mark_rule(color=SOFT, strokeDash=[3, 2])
@@ -478,5 +478,3 @@ def _against(against: RateAgainst) -> list[Picture]:
             kind="half",
         )
     ]
-
-
