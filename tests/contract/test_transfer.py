@@ -106,7 +106,8 @@ def test_a_rate_that_transfers_is_told_from_one_that_does_not() -> None:
         assert drift.low <= math.log(best, 4) <= drift.high
     assert (flat.verdict("standard"), steep.verdict("standard")) == ("TRANSFERS", "COSTS")
     assert (flat.answer.tone, steep.answer.tone) == ("good", "bad")
-    assert flat.answer.title == "Train every size at learning rate 1 with PyTorch's defaults"
+    rate = f"{flat.best('standard', 4, 2).value:.2g}"
+    assert flat.answer.title == f"Train every size at learning rate {rate} with PyTorch's defaults"
     assert steep.answer.title.startswith("A small network's rate costs too much")
     assert abs(flat.regret("standard").value) < 0.02
     assert steep.regret("standard").value > 1
@@ -331,7 +332,7 @@ def noisy(share: float, seeds: int, noise: float) -> list[dict[str, Any]]:
                 rows.append({"width": width, "lr": 2.0**rate, "seed": seed, "loss": loss})
 
     for width in (32, 128):
-        add(width, [float(rate) for rate in range(-13, -3)], range(seeds))
+        add(width, [float(rate) for rate in range(-13, 0)], range(seeds))
     found = nfd.fit_transfer(rows, guess=guess)
     best = [math.log2(found.best("logged", width, 1).value) for width in (32, 128)]
     add(128, best, range(seeds, 3 * seeds))
@@ -511,7 +512,8 @@ def test_a_rule_that_transfers_is_beside_one_whose_loss_is_lower(
         assert f"{gap:.2f}" in but
         assert f"But {but[:30]}" in str(answer)
     assert answer.answer.tone == "good"
-    assert answer.answer.title == "Train every size at learning rate 1 with the plan mup"
+    rate = f"{answer.best('mup', 4, 2).value:.2g}"
+    assert answer.answer.title == f"Train every size at learning rate {rate} with the plan mup"
 
 
 def test_the_losses_of_every_rule_and_size_are_told() -> None:

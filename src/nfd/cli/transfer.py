@@ -111,7 +111,8 @@ class TransferCommand(LoggedCommand):
         advice = transfer.decided.advice
         following = None
         if advice is not None:
-            following = Next(advice.label, self._in_shell(advice, command))
+            kept = "; yours are kept" if advice.continues else ""
+            following = Next(f"{advice.label}{kept}", self._in_shell(advice, command))
         losses = curves(transfer)
         content = {
             "rules": result(transfer.rules),

@@ -72,8 +72,8 @@ class RateAgainst:
         name, _ = rule_in_words(self.rule)
         factor = self.exponent.scaled(math.log(2)).exp()
         sentences = [
-            f"{name[0].upper()}{name[1:]}: when {self.setting} doubles, the best rate is multiplied "
-            f"by {factor.in_words()}."
+            f"{name[0].upper()}{name[1:]}: when {self.setting} doubles, the best rate is "
+            f"multiplied by {factor.in_words()}."
         ]
         # Losses of other steps or batches are losses of other trainings.
         if self.setting not in ("batch_size", "steps"):

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from nfd.core.answer import Answer
 from nfd.core.checks import check_choice, check_real
 from nfd.core.errors import InputError
 from nfd.core.estimates import UNKNOWN, Interval
 from nfd.core.names import AXES, Axis
-from nfd.core.answer import Answer
 from nfd.core.tables import Row
 from nfd.core.words import plural
 from nfd.laws.best_rate import Scores, Size, in_words
@@ -332,7 +332,7 @@ def rates_of(
         tuple(rules),
         f"A log of {log.recognised}",
         log.columns["loss"],
-        tuple([*notes, *growth_note(rules)]),
+        (*notes, *growth_note(rules)),
         is_log=True,
         has_guess=given_guess is not None,
     )

@@ -54,12 +54,14 @@ class Advice:
         python: the code.
         options: of the shell's command, with their values.
         verb: the shell's command; empty for the user's own with other ``options``.
+        continues: whether it uses the runs of the same directory.
     """
 
     label: str
     python: str
     options: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
     verb: Literal["", "plan", "check"] = ""
+    continues: bool = False
 
     @property
     def next(self) -> Next:
@@ -204,7 +206,7 @@ class Question:
                     f"{self.size(large)} itself. {_saves(best.rule)}"
                 )
         change = growth(best)
-        if change.low > 0:
+        if change.low > 0 and change.value > best.cells[large].least:
             return (
                 f"the network of {self.size(large)} ends {change.in_words(' nats')} higher than "
                 f"that of {self.size(small)}: growing does not help here."
@@ -278,9 +280,10 @@ class Question:
         if math.isfinite(self.seconds):
             time = f", {duration(count * self.seconds)} one after another"
         advice = Advice(
-            f"Run next: about {number(count)} more runs{time}; yours are kept",
+            f"Run next: about {number(count)} more runs{time}",
             self._call(f"seeds={seeds}"),
             {"--seeds": (seeds,)},
+            continues=True,
         )
         return Decided(_with_next(answer, advice), advice)
 
@@ -314,9 +317,10 @@ class Question:
             new_rates = listed([number(rate, 3) for rate in sorted(beyond)])
             return self._train_then_fit(answer, f"{self.size(size)} at {new_rates}, every seed")
         advice = Advice(
-            "Run next: more rates; the runs you have are kept",
+            "Run next: more learning rates",
             self._call(f"lr={whole}"),
             {"--lr": tuple(whole)},
+            continues=True,
         )
         return Decided(_with_next(answer, advice), advice)
 
@@ -481,7 +485,7 @@ def growth(answer: RuleTransfer) -> Interval:
 
 
 def growth_note(rules: Sequence[RuleTransfer]) -> list[str]:
-    """Note where the larger network is not known to be better, under the rule that is decided on."""
+    """Note where the larger network is not known to be better, under the decided rule."""
     if len(rules[0].cells) < 2 or any(one.regret is None for one in rules):
         return []
     answer = rule_to_decide(rules)
