@@ -64,7 +64,10 @@ class Picture:
         """The chart as Altair's object, which a notebook shows."""
         for part, chart_class in _CHARTS.items():
             if part in self.spec:
-                return chart_class.from_dict(_configured(self.spec))
+                configured = _configured(self.spec)
+                # Altair's schema has no place for a background of none, which is the default.
+                config = {k: v for k, v in configured["config"].items() if v is not None}
+                return chart_class.from_dict(configured | {"config": config})
         raise InputError(f"a chart needs one of {', '.join(_CHARTS)}; got {', '.join(self.spec)}.")
 
     def svgs(self) -> list[str]:
