@@ -176,7 +176,7 @@ def test_under_a_rule_that_scales_size_moves_no_rate(rule: str) -> None:
     found = law.at(7e9, 1e10, 5e5)
     assert found.rate.low < 2**-9 < found.rate.high
     assert abs(law.exponents["parameters"].value) < 0.1
-    assert rule in str(law)
+    assert rule in " ".join(law.sentences)
     by_argument = nfd.fit_rate_law([{**row, "rule": None} for row in rows], rule=rule)
     assert by_argument.at(7e9, 1e10, 5e5).advised == pytest.approx(found.advised)
 
@@ -189,7 +189,7 @@ def test_one_size_under_a_rule_is_carried_to_a_large_one_as_it_is() -> None:
     scaled = nfd.fit_rate_law(rows, rule="mup")
     assert scaled.at(**large).rate.value == pytest.approx(2**-9, rel=0.3)
     assert plain.at(**large).rate.value < 0.3 * 2**-9
-    assert "No rule is said" in str(plain)
+    assert "No rule is said" in " ".join(plain.sentences)
     assert "No rule is said" not in str(scaled)
     assert "No rule is said" not in str(nfd.fit_rate_law(rows, rule="standard"))
 
@@ -247,7 +247,7 @@ def test_factors_that_a_users_code_applies_are_divided_out() -> None:
     new = {"parameters": 1.5e9, "tokens": 1.6e10, "batch": 6.4e6}
     assert law.at(**new).advised == named.at(**new).advised
     assert law.at(**new).rate.value == pytest.approx(2**-9, rel=0.5)
-    assert "batch^0.5 tokens^-0.5" in str(law)
+    assert "batch^0.5 tokens^-0.5" in " ".join(law.sentences)
     with pytest.raises(ValueError, match="parameters"):
         nfd.fit_rate_law(rows, scaled={"parameters": 0.5})
     with pytest.raises(TypeError, match="scaled must be a dict"):

@@ -12,7 +12,6 @@ from nfd.core.answer import Answer, in_terminal
 from nfd.core.errors import VERDICT, InputError
 from nfd.core.names import BASE
 from nfd.core.options import option
-from nfd.core.tables import Lead, show
 
 if TYPE_CHECKING:
     from pathlib import Path

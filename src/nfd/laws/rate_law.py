@@ -31,17 +31,18 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve, solve_triangular
 from scipy.optimize import least_squares, minimize
 from scipy.special import expit, ndtri
 
+from nfd.core.answer import Answer
 from nfd.core.checks import check_real
 from nfd.core.errors import InputError
 from nfd.core.estimates import Interval, student
-from nfd.core.tables import Lead, Row, rows_as_text
+from nfd.core.tables import Row
 from nfd.laws.bowl import (
     LAW_CAP,
     NOISE_GROWTH,
@@ -61,6 +62,11 @@ from nfd.laws.rate_advice import (
     measured_training,
     new_training,
 )
+from nfd.laws.rate_answer import grid_end, of_law
+from nfd.report.shown import Shown
+
+if TYPE_CHECKING:
+    from nfd.report.page import Section
 
 # of doublings; the middle of published sweeps
 REFERENCE = {"parameters": 3e8, "tokens": 1e10, "batch": 2.5e5}
@@ -328,9 +334,12 @@ def covariance(departure: Array, one: Array, other: Array) -> Array:
     return np.asarray(of_near + of_far + of_size + of_batch)
 
 
-@dataclass(frozen=True)
-class RateLaw:
+@dataclass(frozen=True, repr=False)
+class RateLaw(Shown):
     """The law of the best rate over parameters, tokens and batch; print it for exponents.
+
+    ``plot()`` draws it, ``to_pandas()`` has the columns ``exponent of``, ``value``, ``low``,
+    ``high``.
 
     ``log2 lr* = c + a_N n + d t - (g / s) log2(1 + (Bc / B)^s)``, ``Bc ~ tokens^delta``, and a
     Gaussian process. ``nfd.fit_rate_law`` fits it to the losses of runs that differ in the rate;
@@ -457,18 +466,22 @@ class RateLaw:
                 f"the law follows {', '.join(self.varied)}: say {'=, '.join(missing)}= of the "
                 "training."
             )
-        place = self._doublings(self._completed(given))
+        place = self.doublings(self._completed(given))
         at_place = [
             k for k, cell in enumerate(self.cells) if np.abs(cell.place - place).max() < _SAME_PLACE
         ]
+        at_end = None
         if at_place:
             # Cells of one place differ in what the law does not follow: take the best.
             k = min(at_place, key=lambda k: float(self.cells[k].losses.min()))
             effective = self.measured(k)
+            at_end = grid_end(self.cells[k], math.pow(2, -scaled_by(self.scaled, place)))
         else:
             means, deviations = self.predicted(place[None])
             effective = self.missed(float(means[0]), float(deviations[0]), place)
-        return effective.times(math.pow(2, -scaled_by(self.scaled, place)))
+        advice = effective.times(math.pow(2, -scaled_by(self.scaled, place)))
+        sizes = {name: value for name, value in given.items() if value is not None}
+        return replace(advice, sizes=sizes, law=self, at_end=at_end)
 
     @property
     def usual(self) -> dict[str, float]:
@@ -571,8 +584,8 @@ class RateLaw:
         """
         given = {name: pair for name, pair in sizes.items() if pair is not None}
         usual = self.usual
-        small = self._doublings(usual | {name: pair[0] for name, pair in given.items()})
-        large = self._doublings(usual | {name: pair[1] for name, pair in given.items()})
+        small = self.doublings(usual | {name: pair[0] for name, pair in given.items()})
+        large = self.doublings(usual | {name: pair[1] for name, pair in given.items()})
         places = np.stack([small, large])
         # Draws of the terms, as slopes at their means miss that a batch may lie on either side of
         # the critical one.
@@ -662,29 +675,15 @@ class RateLaw:
         ]
 
     @property
-    def levels(self) -> list[Row]:
-        """The exponents in words."""
-        return [
-            {"exponent of": name, "power": power.unsigned} for name, power in self.exponents.items()
-        ]
+    def answer(self) -> Answer:
+        """How the best rate follows what varied, and what to ask the law for."""
+        return of_law(self)
 
-    @property
-    def lead(self) -> Lead:
-        """What the law was found from, and its first exponents."""
-        powers = list(self.exponents.items())[:3]
-        return Lead(
-            self.sentence, "open", {f"exponent of {name}": power.unsigned for name, power in powers}
-        )
+    def first_sections(self) -> list[Section]:
+        """The best rate over what varied."""
+        from nfd.laws.rate_law_page import first_sections
 
-    def told(self, lead: Lead) -> list[str]:
-        """The exponents, and the sentences that a lead does not say."""
-        return [
-            rows_as_text(self.levels),
-            *(text for text in self.sentences if text != lead.verdict),
-        ]
-
-    def __str__(self) -> str:
-        return "\n".join([rows_as_text(self.table), *self.sentences])
+        return first_sections(self)
 
     @property
     def law(self) -> RateLaw:
@@ -706,7 +705,7 @@ class RateLaw:
         slopes = {"critical_level": 1.0, "critical_batch": t}
         return np.array([slopes.get(name, 0.0) for name in _TERMS])
 
-    def _doublings(self, given: Mapping[str, float]) -> Array:
+    def doublings(self, given: Mapping[str, float]) -> Array:
         """Doublings over the reference, 0 of what is not given."""
         values = [
             check_real(name, given.get(name, usual), above=0.0) for name, usual in REFERENCE.items()
