@@ -576,7 +576,9 @@ class LadderLaw(Shown):
         """What the law says of 10 times the compute of the largest run."""
         return self.forecast_at()
 
-    def forecast_at(self, *, flops: float | None = None, **size: float) -> LadderForecast:
+    def forecast_at(
+        self, *, flops: float | None = None, times: float = _FURTHER, **size: float
+    ) -> LadderForecast:
         """What the law says of a run of a size, or of one with so many operations.
 
         By default it has 10 times the compute of the largest run.
@@ -587,7 +589,9 @@ class LadderLaw(Shown):
             raise InputError("forecast_at needs a size or flops; got both. Leave one out.")
         if size:
             return LadderForecast(self, self._named(self._size(size)))
-        cost = _FURTHER * self.largest_cost if flops is None else self._budget(flops)
+        cost = check_real("times", times, above=0.0) * self.largest_cost
+        if flops is not None:
+            cost = self._budget(flops)
         if len(self.variables) < 2 or self.ratio is not None:
             return LadderForecast(self, self._named(self.size_for(cost)))
         return self.best(flops=cost).forecast

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -76,6 +77,22 @@ class LadderForecast(Shown):
         if len(self.law.variables) < 2:
             return False
         return np.allclose(self.place, self.law.size_for(self.cost), rtol=1e-6)
+
+    @property
+    def is_perplexity(self) -> bool:
+        """Whether the losses seem to be perplexities."""
+        return self.law.doubt(**self.size) == "perplexity"
+
+    @property
+    def limits(self) -> Row:
+        """The best split with its intervals, as ``result.json`` holds it."""
+        if self.split is None:
+            return {}
+        return {
+            "parameters": self.split.parameters.limits,
+            "tokens": self.split.tokens.limits,
+            "predicted": self.split.predicted.limits,
+        }
 
     # ---- the answer
 
@@ -365,7 +382,7 @@ class LadderForecast(Shown):
     def _texts(self) -> list[dict[str, str]]:
         """The table in words, for a terminal."""
         texts = []
-        for row in self.table:
+        for row in self._shortest():
             value, low, high = alike(row["loss"], row["loss_low"], row["loss_high"])
             name = f"{budget_name(row)}, × largest run"
             text = {name: f"{budget(row)} × {number(row['times'])}"}
@@ -374,6 +391,14 @@ class LadderForecast(Shown):
                     text[name] = number(row[name])
             texts.append(text | {"loss": value, "95 %": f"{low} to {high}"})
         return texts
+
+    def _shortest(self) -> list[Row]:
+        """The table with as many rows as a terminal has room for: without one near the budget."""
+        rows = list(self.table)
+        if len(rows) > len(_TIMES):
+            others = [row for row in rows if not math.isclose(row["times"], self.times)]
+            rows.remove(min(others, key=lambda row: abs(math.log(row["times"] / self.times))))
+        return rows
 
     def first_sections(self) -> list[Section]:
         """The losses with the law and its forecast, and what more compute buys."""

@@ -245,7 +245,7 @@ def _losses(
     y = law_chart.loss_axis(law.score, [*losses, forecast.loss.low, forecast.loss.high])
     _, last = _span(forecast)
     layers: list[Any] = [
-        *law_chart.beyond("cost", law.largest_cost, last, x, y),
+        *law_chart.beyond("cost", law.largest_cost, last, x),
         law_chart.band(best, x, y),
     ]
     sizes = []

@@ -29,9 +29,11 @@ def loss_axis(score: str, losses: Sequence[float]) -> alt.Y:
     return look.y_linear("loss", title, span, **_LABELS)
 
 
-def beyond(column: str, start: float, end: float, x: alt.X, y: alt.Y) -> list[alt.Chart]:
+def beyond(
+    column: str, start: float, end: float, x: alt.X, text: str = "beyond your runs"
+) -> list[alt.Chart]:
     """Shade what lies beyond the runs, and say so."""
-    region = look.points([{column: start, "end": end, "text": "beyond your runs"}], x=x)
+    region = look.points([{column: start, "end": end, "text": text}], x=x)
     shaded = region.mark_rect(color=look.BAND, opacity=0.3).encode(
         x2="end:Q", y=alt.value(0), y2=alt.value(HEIGHT)
     )
@@ -86,12 +88,13 @@ def forecast_mark(
     """
     value, low, high = alike(loss.value, loss.low, loss.high)
     text = f"{value} (95 %: {low} to {high})"
-    row = place | {"loss": loss.value, "loss_low": loss.low, "loss_high": loss.high}
+    row = place | {"loss": loss.value, "loss_high": loss.high}
     hover = look.hover(f"{what}: {text}")
     mark = look.points([row | {"hover": hover}], x=x, y=y, description="hover:N")
+    ends = look.points([row | {"loss": loss.low, "hover": hover}], x=x, y=y, description="hover:N")
     written = look.points([label | {"text": text}], x=x, y=y).encode(text="text:N")
     return [
-        mark.mark_rule(color=look.INK, strokeWidth=3).encode(y="loss_low:Q", y2="loss_high:Q"),
+        ends.mark_rule(color=look.INK, strokeWidth=3).encode(y2="loss_high:Q"),
         mark.mark_point(shape="diamond", filled=True, opacity=1, size=130, color=look.INK),
         look.on_lines(written, fontWeight=600, **style),
     ]

@@ -209,6 +209,19 @@ class Law:
                 formula += f"^({self.terms[letter_of_power].unsigned})"
         return formula
 
+    def in_words(self) -> str:
+        """The law with its numbers and their intervals, in words."""
+        terms = [f"floor {self.floor.in_words()}"]
+        formula = "loss = floor"
+        for variable in self.variables:
+            letter, letter_of_power = _LETTERS[variable]
+            formula += f" + {letter} / {variable}"
+            terms.append(f"{letter} {self.terms[letter].in_words()}")
+            if letter_of_power in self.terms:
+                formula += f"^{letter_of_power}"
+                terms.append(f"{letter_of_power} {self.terms[letter_of_power].in_words()}")
+        return f"{formula}, {', '.join(terms)}"
+
     @property
     def test(self) -> str:
         """The test of the law in words."""
@@ -319,8 +332,8 @@ def interval_of(value: float, draws: Array) -> Interval:
 
 
 # Sizes of a variable that show its law, by whether its power is known.
-_FEWEST = 3
-_FEWEST_FREE = 4
+FEWEST = 3
+FEWEST_FREE = 4
 _DRAWS = 500
 # Free powers from which fits start.
 _STARTS = np.geomspace(0.05, 2.0, 8)
@@ -863,7 +876,7 @@ def _reason(form: Form, sizes: Array, p_value: float, bent: bool, furthest: Arra
     few = []
     for k, (name, more) in enumerate(zip(form.variables, larger, strict=True)):
         count = len({*sizes[:, k].tolist()})
-        least = _FEWEST_FREE if k in form.free else _FEWEST
+        least = FEWEST_FREE if k in form.free else FEWEST
         if count < least:
             few.append(
                 f"{count} sizes of {name} are too few to fit its law ({least} or more are needed): "
