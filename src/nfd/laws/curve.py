@@ -435,7 +435,10 @@ class RunForecast(Shown):
                 state="Forecast usable",
                 title=f"The run ends at a loss of {value}",
                 because=f"{because}.",
-                next=Next("Next: watch for losses that leave it", "watch.forecast(...)"),
+                next=Next(
+                    "Next: an alert where losses leave this forecast",
+                    f"watch.forecast({self.total_steps}, schedule)",
+                ),
                 about=about,
                 table=table,
                 details=details,
@@ -448,7 +451,7 @@ class RunForecast(Shown):
             title="These losses do not tell where the run ends",
             because=f"{because}: {number(100 * self._width)} % wide, and {number(100 * _REFUSED)} % "
             "is the limit.",
-            next=Next(f"Ask again after about {later:,} steps", code),
+            next=Next(f"Ask again after about {number(later)} steps", code),
             about=about,
             table=table,
             details=[*details, self.refusal],

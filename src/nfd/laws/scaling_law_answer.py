@@ -128,10 +128,12 @@ class Growth(Shown):
         """Whether a larger network than the largest pays."""
         law = self.law.law
         excess = law.excess(*self.place)
-        gains = [f"the {name} by {gain.in_words()}" for name, gain in self.doubled.items()]
+        gains = []
+        for name, gain in self.doubled.items():
+            gains.append(f"the {name} lowers it by {gain.in_words()}")
         because = (
             f"At {self.named(self.size)} the loss is {excess.in_words()} above its floor, that of "
-            f"an infinitely large network. Doubling lowers it: {listed(gains)}."
+            f"an infinitely large network. Doubling {listed(gains)}."
         )
         name = max(self.doubled, key=lambda name: self.doubled[name].value)
         gain = self.doubled[name]
@@ -272,7 +274,7 @@ class Growth(Shown):
         return larger
 
     def _more_sizes(self) -> Next:
-        lines = [f"{name} {in_letters(sizes[-1])}" for name, sizes in self.larger.items()]
+        lines = [f"{name} {size_text(sizes[-1])}" for name, sizes in self.larger.items()]
         return Next("Run next: larger sizes, beside each of the others", "\n".join(lines))
 
     # ---- words
@@ -284,12 +286,12 @@ class Growth(Shown):
         runs = sum(len(of_seeds) for of_seeds in law.losses.values())
         parts = [f"{plural(len(law.losses), 'size')}, {plural(runs, 'run')}"]
         for name, sizes in zip(law.law.variables, zip(*law.losses, strict=True), strict=True):
-            parts.append(f"{name} {in_letters(min(sizes))} to {in_letters(max(sizes))}")
+            parts.append(f"{name} {size_text(min(sizes))} to {size_text(max(sizes))}")
         return " · ".join(parts)
 
     def named(self, size: Mapping[str, float]) -> str:
         """Write a size: ``width 128 and depth 8``."""
-        return listed(f"{name} {_size(value)}" for name, value in size.items())
+        return listed(f"{name} {size_text(value)}" for name, value in size.items())
 
     # ---- the table
 
@@ -377,5 +379,6 @@ def in_budget(budget: str | float) -> str:
     return budget if isinstance(budget, str) else number(budget, 3)
 
 
-def _size(value: float) -> str:
+def size_text(value: float) -> str:
+    """Write a size: ``512`` or ``6.4M``."""
     return f"{value:,.10g}" if value < 999_500 else in_letters(value)

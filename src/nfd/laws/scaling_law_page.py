@@ -12,12 +12,12 @@ import numpy as np
 from nfd.core.errors import InputError
 from nfd.core.estimates import Interval, mean
 from nfd.core.tables import Row
-from nfd.core.words import in_letters, number
+from nfd.core.words import number
 from nfd.laws import law_chart
 from nfd.laws.best_size import BestSize
 from nfd.laws.ladder_answer import CONTRADICTED, columns, signed
 from nfd.laws.loss_law import Sizes
-from nfd.laws.scaling_law_answer import Growth
+from nfd.laws.scaling_law_answer import Growth, size_text
 from nfd.report import look
 from nfd.report.page import Cell, Section
 from nfd.report.picture import Picture, picture
@@ -45,7 +45,7 @@ def folded_sections(growth: Growth) -> list[Section]:
     law = growth.law.law
     runs = []
     for row in sorted(_runs(growth), key=lambda row: -abs(row["off"])):
-        cells = {name: in_letters(row[name]) for name in law.variables}
+        cells = {name: size_text(row[name]) for name in law.variables}
         losses = {growth.law.score: number(row["loss"], 4), "by the law": number(row["law"], 4)}
         runs.append(cells | losses | {"off by": signed(row["off"] / 100)})
     terms = []
@@ -119,12 +119,17 @@ def _span(growth: Growth) -> tuple[float, float]:
 
 
 def _others(growth: Growth) -> list[Sizes]:
-    """The sizes in the other variables that have a curve."""
-    others = sorted({size[1:] for size in growth.law.losses})
+    """The sizes in the other variables that have a curve; of tokens only the most."""
+    others = sorted({size[1:] for size in growth.law.losses if _is_shown(growth, size)})
     if len(others) <= _CURVES:
         return others
     last = len(others) - 1
     return [others[round(k * last / (_CURVES - 1))] for k in range(_CURVES)]
+
+
+def _is_shown(growth: Growth, size: Sizes) -> bool:
+    """Whether a size is in the chart: where three variables vary, those of the most tokens."""
+    return len(size) < 3 or size[2:] == growth.law.law.largest[2:]
 
 
 def _curves(growth: Growth) -> list[Row]:
@@ -177,7 +182,7 @@ def _allowed(growth: Growth) -> float:
 def _series(growth: Growth, size: Mapping[str, float]) -> str:
     """The name of a size's curve."""
     others = growth.law.law.variables[1:]
-    return ", ".join(f"{name} {in_letters(size[name])}" for name in others) or _RUNS
+    return ", ".join(f"{name} {size_text(size[name])}" for name in others) or _RUNS
 
 
 def _colours(growth: Growth) -> dict[str, str]:
@@ -224,6 +229,8 @@ def _points(growth: Growth, colours: Mapping[str, str]) -> list[Row]:
     for row in _runs(growth):
         size = {name: row[name] for name in law.variables}
         place = tuple(size.values())
+        if not _is_shown(growth, place):
+            continue
         nearest = 0
         if len(place) > 1:
             nearest = int(np.abs(others - np.log(place[1:])).sum(1).argmin())
