@@ -206,6 +206,10 @@ class ScalingLawCommand(LoggedCommand):
     def _growth_answer(self, growth: Growth, command: str) -> Answer:
         """The answer with a command of the shell to run next."""
         answer = replace(growth.answer, about=self._about(growth.answer))
+        if answer.tone == "open" and growth.law.law.good and not self.log:
+            code = again(command, "--seeds", 2 * self.seeds)
+            label = f"Run next: {2 * self.seeds} seeds; those you have are kept"
+            return answer.with_next(label, code)
         if answer.tone == "open" and not self.log:
             larger = growth.larger
             code = command

@@ -22,6 +22,9 @@ from nfd.report.shown import Shown
 if TYPE_CHECKING:
     from nfd.report.page import Section
 
+# A network is not to grow where a larger one gains at most this share of its loss; where it may gain
+# more, or nothing, that is not decided. A convention.
+_SMALL = 0.05
 # By resource, the budget as it was given, and its best size or why there is none.
 Budgets = Mapping[str, tuple[str | float, BestSize | InputError]]
 
@@ -142,6 +145,8 @@ class Growth(Shown):
             title = f"Grow in {name}: doubling it lowers the loss by {value}"
         elif excess.low > 0:
             title = f"Grow: the floor lies {number(excess.value)} below your largest network"
+        elif excess.high > _SMALL * law.loss(*self.place).value:
+            return self._growth_unknown(because, excess)
         elif excess.high > 0:
             title = f"Do not grow: a larger network gains {number(excess.high)} at most"
         else:
@@ -149,6 +154,27 @@ class Growth(Shown):
         return self._usable(
             title, because, next=self._next_budget() if self.grows else self._longer()
         )
+
+    def _growth_unknown(self, because: str, excess: Interval) -> Answer:
+        """A larger network may gain much or nothing."""
+        return self._answer(
+            "These runs do not tell whether growing pays",
+            f"{because} That is anything from nothing to {number(excess.high)}.",
+            tone="open",
+            state=NOT_DECIDED,
+            next=Next(
+                f"Run next: each size from {2 * self.law.law.seeds} seeds", self._sizes_in_code()
+            ),
+        )
+
+    def _sizes_in_code(self) -> str:
+        """The sizes of the law, as they are given to the function that trains them."""
+        axes = zip(self.law.law.variables, zip(*self.law.losses, strict=True), strict=True)
+        sizes = []
+        for name, values in axes:
+            listed_values = ", ".join(f"{value:.10g}" for value in sorted({*values}))
+            sizes.append(f"{name}s=[{listed_values}]")
+        return f"{', '.join(sizes)}, seeds={2 * self.law.law.seeds}"
 
     @property
     def grows(self) -> bool:
