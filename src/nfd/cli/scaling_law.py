@@ -175,7 +175,7 @@ class ScalingLawCommand(LoggedCommand):
     def _growth_page(
         self,
         law: ScalingLaw,
-        asked: Mapping[str, float],
+        asked: Mapping[str, Any],
         budgets: Mapping[str, str],
         command: str,
     ) -> AnswerPage:
@@ -211,9 +211,8 @@ class ScalingLawCommand(LoggedCommand):
             label = f"Run next: {2 * self.seeds} seeds; those you have are kept"
             return answer.with_next(label, code)
         if answer.tone == "open" and not self.log:
-            larger = growth.larger
             code = command
-            for name, sizes in larger.items():
+            for name, sizes in growth.larger.items():
                 code = again(code, f"--{name}s", *sizes)
             return answer.with_next("Run next: larger sizes; those you have are kept", code)
         if answer.tone != "good":
@@ -230,8 +229,8 @@ class ScalingLawCommand(LoggedCommand):
             resource, budget = next(iter(growth.budget.items()))
             code = again(command, "--best", f"{resource}={budget:.3g}")
             return answer.with_next(f"Next: the best size for twice the {resource}", code)
-        sizes = [f"{name}={2 * value:.10g}" for name, value in growth.size.items()]
-        code = again(command, "--at", *sizes)
+        larger = [f"{name}={2 * value:.10g}" for name, value in growth.size.items()]
+        code = again(command, "--at", *larger)
         return answer.with_next("Next: the loss of the size that you can train", code)
 
     def _longer(self, answer: Answer, command: str) -> Answer:

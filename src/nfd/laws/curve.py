@@ -449,8 +449,8 @@ class RunForecast(Shown):
             tone="open",
             state=NOT_DECIDED,
             title="These losses do not tell where the run ends",
-            because=f"{because}: {number(100 * self._width)} % wide, and {number(100 * _REFUSED)} % "
-            "is the limit.",
+            because=f"{because}: {number(100 * self._width)} % wide, and "
+            f"{number(100 * _REFUSED)} % is the limit.",
             next=Next(f"Ask again after about {number(later)} steps", code),
             about=about,
             table=table,

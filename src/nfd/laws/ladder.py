@@ -254,8 +254,8 @@ class LadderLaw(Shown):
         if self.residual <= UNTUNED:
             return None
         return (
-            f"The runs are not tuned alike: they scatter by {percent(self.residual)} about the law, "
-            f"where tuned ladders stay below {percent(UNTUNED)}. Tune rate and batch at every "
+            f"The runs are not tuned alike: they scatter by {percent(self.residual)} about the "
+            f"law, where tuned ladders stay below {percent(UNTUNED)}. Tune rate and batch at every "
             "size, or fit the best run of each."
         )
 
@@ -532,7 +532,7 @@ class LadderLaw(Shown):
         return rows
 
     def by_law(self, sizes: Array) -> Array:
-        """The losses ``[K]`` by the law at sizes ``[K, variables]``, by the medians of its numbers."""
+        """The losses ``[K]`` at sizes ``[K, variables]``, by the medians of the law's numbers."""
         middle = self.posterior.middle[None]
         return np.asarray(np.exp(self.posterior.curve(middle, sizes)[0]))
 

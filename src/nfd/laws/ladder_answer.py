@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 USABLE = "Forecast usable"
 CONTRADICTED = "Law contradicted"
+# The multiplication sign.
+TIMES = "\u00d7"
 # How many times the operations of the largest run the rows of the table have.
 _TIMES = (1.0, 3.0, 10.0, 30.0)
 # Sizes that miss the law and are named.
@@ -115,14 +117,14 @@ class LadderForecast(Shown):
             return self._no_loss()
         return self._usable()
 
-    def _answer(self, title: str, because: str, next: Next, **more: Any) -> Answer:
+    def _answer(self, title: str, because: str, to_run: Next, **more: Any) -> Answer:
         """An answer with the table and the details that all have."""
         return Answer(
             tone=more.pop("tone", "open"),
             state=more.pop("state", NOT_DECIDED),
             title=title,
             because=because,
-            next=next,
+            next=to_run,
             about=self.about,
             table=self._texts(),
             details=[*self.law.sentences[:1], self.law.about, *self.law.notes],
@@ -193,8 +195,8 @@ class LadderForecast(Shown):
         assert ratio is not None
         kept = self.law.forecast_at(flops=self.cost)
         because = (
-            f"All your {plural(len(self.law.losses), 'size')} have about {number(ratio)} tokens per "
-            f"parameter. At that ratio, {kept._run}, expect {kept.loss.in_words()}."
+            f"All your {plural(len(self.law.losses), 'size')} have about {number(ratio)} tokens "
+            f"per parameter. At that ratio, {kept._run}, expect {kept.loss.in_words()}."
         )
         return self._answer(
             f"These runs do not tell how to split {power_of_ten(self.cost)} FLOPs",
@@ -216,8 +218,8 @@ class LadderForecast(Shown):
         """The runs lie on one line, and the size far off it."""
         helps = self.law.next_run(budget=self.law.largest_cost, target=self.size)
         because = (
-            f"Your runs lie on one line of parameters and tokens, and {self._run} far off it: which "
-            "of the two helps is not known."
+            f"Your runs lie on one line of parameters and tokens, and {self._run} far off it: "
+            "which of the two helps is not known."
         )
         add = Next("Run next: a size off that line", _rounded(helps.size))
         return self._answer(self._open_title, because, add)
@@ -295,8 +297,8 @@ class LadderForecast(Shown):
         """The losses seem to be perplexities."""
         least = min(min(of_seeds) for of_seeds in self.law.losses.values())
         because = (
-            f"The {self.law.score} is {number(least, 3)} at least, and a loss in nats or bits stays "
-            "below 15."
+            f"The {self.law.score} is {number(least, 3)} at least, and a loss in nats or bits "
+            "stays below 15."
         )
         code = f'rows = [row | {{"loss": math.log(row["{self.law.score}"])}} for row in rows]'
         return self._answer(
@@ -384,8 +386,8 @@ class LadderForecast(Shown):
         texts = []
         for row in self._shortest():
             value, low, high = alike(row["loss"], row["loss_low"], row["loss_high"])
-            name = f"{budget_name(row)}, × largest run"
-            text = {name: f"{budget(row)} × {number(row['times'])}"}
+            name = f"{budget_name(row)}, {TIMES} largest run"
+            text = {name: f"{budget(row)} {TIMES} {number(row['times'])}"}
             for name in ("parameters", "tokens"):
                 if name in row and "flops" in row:
                     text[name] = number(row[name])

@@ -14,6 +14,7 @@ from nfd.core.words import alike, number
 from nfd.laws import law_chart
 from nfd.laws.ladder_answer import (
     CONTRADICTED,
+    TIMES,
     LadderForecast,
     budget,
     budget_name,
@@ -22,7 +23,7 @@ from nfd.laws.ladder_answer import (
     signed,
 )
 from nfd.report import look
-from nfd.report.page import Cell, Section
+from nfd.report.page import Cell, Look, Section
 from nfd.report.picture import Picture, picture
 
 # Sizes that have a curve of their own.
@@ -64,7 +65,11 @@ def folded_sections(forecast: LadderForecast) -> list[Section]:
         additive = law.additive_terms.get(name, math.nan)
         without = "" if math.isnan(additive) else number(additive, 3)
         terms.append(
-            {"": name, "with its 95 % interval": term.in_words(), "additive fit, no priors": without}
+            {
+                "": name,
+                "with its 95 % interval": term.in_words(),
+                "additive fit, no priors": without,
+            }
         )
     letters = "N parameters, D tokens" if len(law.variables) == 2 else law.variables[0]
     return [
@@ -177,9 +182,10 @@ def _picture(forecast: LadderForecast) -> Picture:
     below = law_chart.residuals(
         points, colours, allowed, {"cost": first / _LEFT, "end": last}, _x(forecast, title=True)
     )
+    largest_miss = max(abs(row["off"]) for row in points)
     caption = (
         "Below: how far each size lies from the law; grey, the scatter that the law allows "
-        f"(± {number(allowed)} %). Largest miss: {number(max(abs(row['off']) for row in points))} %."
+        f"(± {number(allowed)} %). Largest miss: {number(largest_miss)} %."
     )
     return picture(
         "ladder",
@@ -199,7 +205,7 @@ def _curve_name(forecast: LadderForecast) -> str:
 def _axis(forecast: LadderForecast) -> str:
     """The quantity of the x axis with its unit."""
     if len(forecast.law.variables) == 2:
-        return "compute (FLOPs: 6 × parameters × tokens)"
+        return f"compute (FLOPs: 6 {TIMES} parameters {TIMES} tokens)"
     return forecast.law.variables[0]
 
 
@@ -234,9 +240,7 @@ def _x(forecast: LadderForecast, *, title: bool) -> alt.X:
     return look.x_log("cost", name, (first / _LEFT, last), **settings)
 
 
-def _losses(
-    forecast: LadderForecast, points: Sequence[Row], colours: Mapping[str, str]
-) -> alt.LayerChart:
+def _losses(forecast: LadderForecast, points: Sequence[Row], colours: Mapping[str, str]) -> Any:
     """The losses, the law's curves, its band, and the forecast."""
     law = forecast.law
     best = best_curve(forecast)
@@ -299,9 +303,9 @@ def _bought(forecast: LadderForecast) -> list[dict[str, Any]]:
     """What more compute buys, in words."""
     rows = []
     for row in forecast.table:
-        look_of = "strong" if math.isclose(row["loss"], forecast.loss.value) else ""
-        name = f"{budget_name(row)}, × your largest run"
-        times = Cell(((budget(row), look_of), (f" × {number(row['times'])}", "soft")))
+        look_of: Look = "strong" if math.isclose(row["loss"], forecast.loss.value) else ""
+        name = f"{budget_name(row)}, {TIMES} your largest run"
+        times = Cell(((budget(row), look_of), (f" {TIMES} {number(row['times'])}", "soft")))
         cells: dict[str, Any] = {name: times}
         if "flops" in row:
             for variable, title in (("parameters", "best size"), ("tokens", "tokens")):

@@ -43,7 +43,7 @@ def beyond(
     return [shaded, label]
 
 
-def band(rows: Sequence[Row], x: alt.X, y: alt.Y) -> alt.Chart:
+def band(rows: Sequence[Row], x: alt.X, y: alt.Y) -> Any:
     """The interval of a curve."""
     # An area begins at the column of its axis.
     ends = [row | {"loss": row["loss_low"]} for row in rows]
@@ -61,9 +61,7 @@ def law_line(rows: Sequence[Row], column: str, largest: float, x: alt.X, y: alt.
     return [line, dashed]
 
 
-def dots(
-    points: Sequence[Row], colours: Mapping[str, str], x: alt.X, y: alt.Y
-) -> list[alt.Chart]:
+def dots(points: Sequence[Row], colours: Mapping[str, str], x: alt.X, y: alt.Y) -> list[alt.Chart]:
     """Every size; the one that contradicts the law in the colour of what is wrong."""
     sound = [row for row in points if not row["is_wrong"]]
     wrong = [row for row in points if row["is_wrong"]]
@@ -106,7 +104,7 @@ def residuals(
     allowed: float,
     region: Row,
     x: alt.X,
-) -> alt.LayerChart:
+) -> Any:
     """How far each size lies above the law, in percent, and what the law allows.
 
     Args:

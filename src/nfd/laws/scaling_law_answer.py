@@ -14,7 +14,8 @@ from nfd.core.estimates import Interval, mean
 from nfd.core.tables import Row
 from nfd.core.words import alike, in_letters, listed, number, plural
 from nfd.laws.best_size import BestSize
-from nfd.laws.ladder_answer import CONTRADICTED, USABLE, columns, percent
+from nfd.laws.ladder import percent
+from nfd.laws.ladder_answer import CONTRADICTED, USABLE, columns
 from nfd.laws.loss_law import FEWEST, FEWEST_FREE, HeldOut, Sizes
 from nfd.laws.scaling_law import ScalingLaw
 from nfd.report.shown import Shown
@@ -22,8 +23,8 @@ from nfd.report.shown import Shown
 if TYPE_CHECKING:
     from nfd.report.page import Section
 
-# A network is not to grow where a larger one gains at most this share of its loss; where it may gain
-# more, or nothing, that is not decided. A convention.
+# A network is not to grow where a larger one gains at most this share of its loss; where it may
+# gain more, or nothing, that is not decided. A convention.
 _SMALL = 0.05
 # By resource, the budget as it was given, and its best size or why there is none.
 Budgets = Mapping[str, tuple[str | float, BestSize | InputError]]
@@ -103,7 +104,10 @@ class Growth(Shown):
         for resource in self.asked_budgets[:1]:
             budget, size = self.budgets[resource]
             if isinstance(size, InputError):
-                return self._not_spent(resource, budget, size)
+                return self._not_spent(resource, budget, str(size))
+            if len(size.doubts) > 1:
+                # Neither width nor depth is known to pay.
+                return self._not_spent(resource, budget, " ".join(size.doubts))
             return self._spent(resource, budget, size)
         if self.is_asked:
             return self._reached()
@@ -224,9 +228,8 @@ class Growth(Shown):
             next=Next("Next: the plan of this network", code),
         )
 
-    def _not_spent(self, resource: str, budget: str | float, error: InputError) -> Answer:
+    def _not_spent(self, resource: str, budget: str | float, reason: str) -> Answer:
         """The losses do not show the best size for a budget."""
-        reason = str(error)
         return self._answer(
             f"These runs do not tell how to spend {in_budget(budget)} {resource}",
             reason[:1].upper() + reason[1:],
@@ -295,8 +298,8 @@ class Growth(Shown):
                 lacking.append(name)
         larger = {}
         for name in lacking or law.variables[:1]:
-            sizes = sorted({*axes[name]})
-            larger[name] = [round(size) for size in (*sizes, 2 * sizes[-1])]
+            ascending = sorted({*axes[name]})
+            larger[name] = [round(size) for size in (*ascending, 2 * ascending[-1])]
         return larger
 
     def _more_sizes(self) -> Next:
@@ -394,7 +397,8 @@ def growth(
     best = dict[str, tuple[str | float, BestSize | InputError]]()
     for resource, budget in asked.items():
         try:
-            best[resource] = (budget, law.best(**{resource: budget}))
+            given: dict[str, Any] = {resource: budget}
+            best[resource] = (budget, law.best(**given))
         except InputError as error:
             best[resource] = (budget, error)
     return Growth(law, network, best, bool(size), tuple(budgets))

@@ -212,8 +212,8 @@ def _picture(growth: Growth) -> Picture:
         label=f"{growth.law.score} against {variable}: {growth.answer.title}",
         key=key | ({"its floor, with its 95 % interval": "ink"} if growth.law.law.good else {}),
         caption=(
-            "Bars: 95 % intervals of mean losses. Below: how far each size lies from the law; grey, "
-            f"the scatter that its seeds explain (± {number(allowed)} %). Largest miss: "
+            "Bars: 95 % intervals of mean losses. Below: how far each size lies from the law; "
+            f"grey, the scatter that its seeds explain (± {number(allowed)} %). Largest miss: "
             f"{number(largest_miss)} %."
         ),
     )
@@ -254,7 +254,7 @@ def _x(growth: Growth, *, title: bool) -> alt.X:
     return look.x_log(variable, variable if title else "", (first / _LEFT, last), **settings)
 
 
-def _losses(growth: Growth, points: Sequence[Row], colours: Mapping[str, str]) -> alt.LayerChart:
+def _losses(growth: Growth, points: Sequence[Row], colours: Mapping[str, str]) -> Any:
     """The losses, the law's curves, its floor, and the forecast."""
     law = growth.law.law
     variable = law.variables[0]
