@@ -140,12 +140,13 @@ class LadderForecast(Shown):
         if self.split is not None:
             title += f": train {self._run}"
             best = f" Best size {self.split.parameters.in_words()}."
-        miss = next(iter(law.misses.values()))
+        # Of runs without noise, which only examples have, digits would run out.
+        miss = max(abs(next(iter(law.misses.values()))), 1e-4)
         what = "The budget" if self.is_budget else "That"
         because = (
             f"Expect {self.loss.in_words()}.{best} {what} is {_times(self.times)} your largest "
             f"run; the law misses none of your {plural(len(law.misses), 'size')} by more than "
-            f"{percent(abs(miss))}."
+            f"{percent(miss)}."
         )
         return self._answer(
             title, because, self._rate(), tone="good", state=USABLE, but=self._but()
