@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -198,14 +199,17 @@ def _lines(text: str, begin: str) -> list[str]:
     columns = shutil.get_terminal_size((WIDTH, 24)).columns
     # A terminal of no columns is none.
     width = min(columns, WIDTH) if columns > 20 else WIDTH
-    return wrap(
-        text,
+    # A number stays on one line with its unit.
+    unbroken = re.sub(r"(?<=\d) (?=%|nats\b)", "\u00a0", text)
+    lines = wrap(
+        unbroken,
         width,
         initial_indent=begin,
         subsequent_indent="  ",
         break_long_words=False,
         break_on_hyphens=False,
     )
+    return [line.replace("\u00a0", " ") for line in lines]
 
 
 def _table(rows: Sequence[Mapping[str, str]]) -> list[str]:
