@@ -25,6 +25,7 @@ extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
+    "sphinx_copybutton",
     "mathml",
     "commands",
     "claims",
@@ -45,7 +46,8 @@ napoleon_use_rtype = False
 
 pygments_dark_style = "github-dark"
 html_theme = "furo"
-html_title = "nfd"
+# Beside the search on a wide window, and on top of a phone: every page shows its version.
+html_title = f"nfd {release}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_js_files = ["site.js"]

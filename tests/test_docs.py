@@ -96,6 +96,47 @@ def test_every_block_says_what_it_is(page: str) -> None:
             ), block.place
 
 
+# Characters of a line of code on the site, beyond which it scrolls.
+COLUMNS = 88
+# Pages whose output of earlier versions is wider, and the README.
+WIDE_OUTPUT = {
+    "docs/architecture.md",
+    "docs/checks.md",
+    "docs/tutorial.md",
+    *(
+        f"docs/howto/{name}.md"
+        for name in (
+            "plan",
+            "scaling-law",
+            "transfer",
+            "transformer",
+            "watch",
+            "watched-run",
+        )
+    ),
+}
+
+
+def too_wide(text: str) -> list[str]:
+    return [line for line in text.splitlines() if len(line) > COLUMNS]
+
+
+@pytest.mark.parametrize("page", sorted({*PAGES, "CONTRIBUTING.md"} - {"README.md"}))
+def test_code_of_a_page_is_shown_without_scrolling(page: str) -> None:
+    """A diff shows lines of a file as they are there."""
+    for block in blocks_of(page):
+        if block.language in {"python", "bash", "yaml"}:
+            assert not too_wide(block.text), block.place
+        elif block.language in {"", "text"} and page not in WIDE_OUTPUT:
+            assert not too_wide(block.text), block.place
+
+
+def test_a_line_that_scrolls_would_be_noticed() -> None:
+    line = "x" * COLUMNS
+    assert not too_wide(line)
+    assert too_wide(f"{line}x") == [f"{line}x"]
+
+
 @pytest.mark.parametrize(
     "page",
     [
@@ -265,6 +306,11 @@ def test_a_verb_is_explained_in_a_minute(name: str) -> None:
     text = inspect.getdoc(getattr(nfd, name)) or ""
     assert len(text.split()) <= 350
     assert text.index("Example::") < text.index("Args:")
+
+
+@pytest.mark.parametrize("name", [name for name in nfd.__all__ if example_of(name)])
+def test_an_example_is_shown_without_scrolling(name: str) -> None:
+    assert not too_wide(example_of(name))
 
 
 def test_functions_have_examples() -> None:
