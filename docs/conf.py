@@ -64,7 +64,9 @@ def linked(
     begins no description.
     """
     lines[:] = [re.sub(r"docs/([\w/-]+)\.md", r":doc:`/\1`", line) for line in lines]
-    for split in [line for line in lines if what == "property" and line.startswith(":type: ")]:
+    for split in [
+        line for line in lines if what == "property" and line.startswith(":type: ")
+    ]:
         lines.remove(split)
         lines[0] = f"{split.removeprefix(':type: ')}: {lines[0]}"
 
