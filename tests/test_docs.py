@@ -171,6 +171,19 @@ def lines_of(page: str) -> Iterator[list[str]]:
                 )
 
 
+# How lines of programs that are not ours begin.
+OTHERS = [
+    ["git", "clone"],
+    ["cd", "nfd"],
+    ["pip", "install"],
+    ["uv", "venv"],
+    ["uv", "pip"],
+    ["uv", "add"],
+    ["conda", "create"],
+    ["conda", "activate"],
+]
+
+
 def check_taken(words: list[str]) -> None:
     """Raise unless the program takes these words: a command of ours, or a script that is there with
     these options.
@@ -191,7 +204,7 @@ def check_taken(words: list[str]) -> None:
         source = (ROOT / script).read_text()
         assert all(option.lstrip("-") in source for option in options), words
     else:
-        assert words[:2] in (["git", "clone"], ["cd", "nfd"], ["pip", "install"]), words
+        assert words[:2] in OTHERS, words
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if any(True for _ in lines_of(page))])
