@@ -80,9 +80,11 @@ trains width {width} and depth {depth} by this plan, in a loop of plain PyTorch.
 
 ```text
 watch = nfd.Watch(model, plan, sample, every={every}, expected="{out}/check")
-watch.listeners.append(partial(nfd.run_page, path="run.html"))  # a page that follows the run
+# a page that follows the run
+watch.listeners.append(partial(nfd.run_page, path="run.html"))
 ...
-group["lr"] = lr * schedule(step) * group["lr_scale"]  # of every group, before every step
+# of every group, before every step
+group["lr"] = lr * schedule(step) * group["lr_scale"]
 ...
 watch.step()  # after optimizer.step()
 ```
@@ -176,7 +178,9 @@ def answer(printed: str) -> str:
 
 def command_block(command: str) -> str:
     """A command as a block of code, in lines that begin with an option."""
-    lines = textwrap.wrap(re.sub(" (?!--)", "\0", command), WIDTH, break_on_hyphens=False)
+    words = re.sub(" (?!--)", "\0", command)
+    # Beside the words a line has four spaces before and a backslash behind them.
+    lines = textwrap.wrap(words, WIDTH - 6, break_on_hyphens=False)
     return "```bash\n" + " \\\n    ".join(lines).replace("\0", " ") + "\n```"
 
 
