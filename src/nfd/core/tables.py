@@ -1,4 +1,4 @@
-"""What people see in a terminal: what an answer begins with, tables and progress."""
+"""What people see in a terminal: tables and progress."""
 
 from __future__ import annotations
 
@@ -10,58 +10,13 @@ import time
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from functools import partial
 from textwrap import fill
-from typing import Any, Literal
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Column, Table
-from rich.text import Text
-
-# ---- What an answer begins with
-
-
-Tone = Literal["good", "partly", "bad", "open"]
-_COLOURS: dict[Tone, str] = {"good": "green", "partly": "yellow", "bad": "red", "open": "none"}
-_WORDS = {
-    "green": ["STABLE", "TRANSFERS"],
-    "yellow": ["UNCERTAIN"],
-    "red": ["GROWS", "COLLAPSES", "COSTS"],
-}
-
-
-@dataclass(frozen=True)
-class Lead:
-    """The verdict in one sentence, what colour it has, and the few numbers that it rests on."""
-
-    verdict: str
-    tone: Tone = "open"
-    numbers: Mapping[str, str] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        width = max(map(len, self.numbers), default=0)
-        lines = [f"  {name:{width}}  {value}" for name, value in self.numbers.items()]
-        return said(self.verdict, *lines)
-
-
-def show(lead: Lead, answer: object, *more: str) -> None:
-    """Print an answer that begins with its verdict.
-
-    On a terminal the verdict and the last line have its colour.
-    """
-    text = Text(said(str(answer), *more))
-    first = len(said(lead.verdict))
-    last = len(said(*more[-1:]))
-    for colour, words in _WORDS.items():
-        text.highlight_words(words, colour)
-    for start, end in ((0, first), (len(text) - last, len(text))):
-        text.stylize(f"bold {_COLOURS[lead.tone]}", start, end)
-    shown = io.StringIO()
-    terminal = sys.stdout is not None and sys.stdout.isatty()
-    Console(file=shown, force_terminal=terminal or None, emoji=False).print(text, soft_wrap=True)
-    print(shown.getvalue(), end="")
 
 
 def said(*parts: str) -> str:

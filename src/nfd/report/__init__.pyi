@@ -6,5 +6,4 @@ from .page import Label as Label
 from .page import Section as Section
 from .page import figure_section as figure_section
 from .page import finding_section as finding_section
-from .page import made_by as made_by
 from .page import write_page as write_page
