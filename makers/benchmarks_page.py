@@ -34,7 +34,7 @@ def tables_of(result: Result) -> dict[str, str]:
         f"{about['float64 products, GFLOP/s']} in float64."
     )
     powers = [f"{cell('', row['exponent'])} of the {row['size']}" for row in result.parts["growth"]]
-    reached = []
+    reached = list[str]()
     for row in result.parts["query"]:
         for name, value in row.items():
             if "share" in name:
