@@ -191,9 +191,7 @@ class SelfTest(Shown):
     def answer(self) -> Answer:
         """State, decision, evidence, and what to do."""
         width, depth = self.base
-        about = (
-            f"self-test of the plan {self.rule} · from width {width}, depth {depth}"
-        )
+        about = f"self-test of the plan {self.rule} · from width {width}, depth {depth}"
         details = [*self.causes, *(f"Proposal: {one}." for one in self.proposals), *self.notes]
         if not self.axes:
             next_step = Next("Plan a larger network", "nfd.plan(make_model(128, 8), ...)")
