@@ -245,12 +245,14 @@ def _cure(
     faults = [row for row in table if is_fault(row)]
     if not faults and not suspects:
         return None
-    cure = cure_of_all(faults, family.rule)
-    if rule_named(family.rule).scales_width:
-        return cure
-    # Something else may be wrong as well, which the networks show. Without blocks only the rule for
-    # width has a plan.
-    for rule in (cure or RULE, "mup"):
+    candidates = [cure_of_all(faults, family.rule)]
+    if not rule_named(family.rule).scales_width:
+        # Something else may be wrong as well, which the networks show. Without blocks only the rule
+        # for width has a plan.
+        candidates = [candidates[0] or RULE, "mup"]
+    for rule in candidates:
+        if rule is None:
+            continue
         try:
             family.under(rule).plan(sizes["width"][-1], sizes["depth"][-1])
         except InputError:

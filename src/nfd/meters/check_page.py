@@ -28,7 +28,7 @@ from nfd.meters.check_answer import (
 from nfd.meters.meter import CLEAR_EXPONENT, METERS, in_words
 from nfd.meters.ratios import TIMES
 from nfd.meters.verdict import is_fault, matters, networks
-from nfd.report.look import BAND, BLUE, INK, ORANGE, SOFT, hover, points, x_log
+from nfd.report.look import BAND, BLUE, CONFIG, INK, ORANGE, SOFT, hover, points, x_log
 from nfd.report.page import Cell, Look, Section
 from nfd.report.picture import Picture, picture
 
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from nfd.meters.check import Check
 
 _HEIGHT = 96
+_WIDTH = 140
+# Parts of a chart that only the whole drawing has
+_OF_THE_TOP = ("$schema", "config", "datasets")
 # Beyond this many times the smallest network, ticks stand at powers of ten.
 _MOST_DOUBLINGS = 7
 _ROLE = "role"
@@ -74,13 +77,22 @@ def closing_sections(check: Check) -> list[Section]:
 
 def plot(check: Check) -> Any:
     """Every picture that a page shows first, a row for each axis."""
+    datasets = dict[str, Any]()
     rows = []
     for section in first_sections(check):
-        if section.pictures:
-            rows.append(alt.hconcat(*(one.chart for one in section.pictures)))
+        charts = []
+        for one in section.pictures:
+            chart = {name: part for name, part in one.spec.items() if name not in _OF_THE_TOP}
+            # On a page the name stands above the chart.
+            title = chart["title"] | {"text": [one.title, chart["title"]["text"]]}
+            charts.append(chart | {"title": title, "width": _WIDTH})
+            datasets |= one.spec.get("datasets", {})
+        if charts:
+            rows.append({"hconcat": charts})
     if not rows:
         raise InputError(f"this Check has no chart: {check.answer.title}.")
-    return alt.vconcat(*rows)
+    config = CONFIG | {"background": "transparent"}
+    return alt.VConcatChart.from_dict({"vconcat": rows, "datasets": datasets, "config": config})
 
 
 # ---- What to change
