@@ -306,6 +306,27 @@ def test_a_chance_of_divergence_is_said_where_the_cliff_is_near() -> None:
     assert risky.advised < safe.advised
 
 
+def test_advice_at_the_end_of_the_rates_that_were_tried_says_which_to_add() -> None:
+    rows = [
+        {"parameters": N, "tokens": 1e9, "batch": 2.5e5, "lr": 2.0**k}
+        | {"loss": 3 * (1 + 0.003 * (k - best) ** 2)}
+        for N, best in ((1e8, -9.0), (2e8, -9.0), (4e8, -5.0))
+        for k in range(-13, -6)
+    ]
+    law = nfd.fit_rate_law(rows)
+    inside = law.at(parameters=1e8)
+    ended = law.at(parameters=4e8)
+    assert (inside.answer.tone, ended.answer.tone) == ("good", "open")
+    assert inside.answer.title.startswith("Train 100M parameters at learning rate 0.00")
+    assert ended.answer.title == (
+        "The best rate of 400M parameters lies at the end of your grid, 0.0078"
+    )
+    assert ended.answer.next is not None
+    assert "0.016 and 0.031" in ended.answer.next.label
+    assert inside.table[0]["quantity"] == "advised learning rate"
+    assert "Doubling parameters multiplies the best rate by" in law.answer.title
+
+
 # ---- plans
 
 

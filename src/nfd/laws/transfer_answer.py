@@ -202,7 +202,7 @@ class Question:
                 name, count = rule_in_words(rival.rule)
                 verb, pronoun = ("end", "they are") if count == 2 else ("ends", "it is")
                 return (
-                    f"{name} {verb} {lower.in_words(' nats')} lower once {pronoun} tuned at "
+                    f"{name} {verb} {lower.in_words(' nats', 0.0)} lower once {pronoun} tuned at "
                     f"{self.size(large)} itself. {_saves(best.rule)}"
                 )
         change = growth(best)
@@ -495,9 +495,10 @@ def growth_note(rules: Sequence[RuleTransfer]) -> list[str]:
     sizes = [*answer.cells]
     name, _ = rule_in_words(answer.rule)
     word = "worse" if change.low > 0 else "not known to be better"
+    changed = change.in_words(" nats", 0.0)
     return [
         f"With {name} the larger network is {word}: from {size_in_words(sizes[0], sizes)} to "
-        f"{size_in_words(sizes[-1], sizes)} the best loss changes by {change.in_words(' nats')}."
+        f"{size_in_words(sizes[-1], sizes)} the best loss changes by {changed}."
     ]
 
 

@@ -292,7 +292,7 @@ def _note(answer: RuleTransfer) -> str:
     """What tuning small costs, in nats."""
     if answer.regret is None or math.isnan(answer.regret.loss.value):
         return ""
-    return f"tuning small costs {answer.regret.loss.in_words(' nats')}"
+    return f"tuning small costs {answer.regret.loss.in_words(' nats', 0.0)}"
 
 
 def _nats(loss: Interval) -> str:
