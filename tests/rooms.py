@@ -33,7 +33,7 @@ BUDGETS = {
     "import nfd; nfd.ResNet(4, 2, 8, 1)": Imports(rooms=3, packages=8),
     _PLAN: Imports(rooms=2, packages=18),
     "import nfd; nfd.fit_scaling_law": Imports(rooms=2, packages=12),
-    "import nfd; nfd.fit_transfer": Imports(rooms=2, packages=11),
+    "import nfd; nfd.fit_transfer": Imports(rooms=3, packages=11),
     "import nfd; nfd.check": Imports(rooms=6, packages=20),
 }
 
