@@ -371,7 +371,7 @@ def _y(span: tuple[float, float], title: str) -> alt.Y:
 
 def _span(curves: Sequence[_Curve]) -> tuple[float, float]:
     """The range of all points; bars of intervals may leave it by a factor of two."""
-    values = [0.7, 1.5]
+    values = [0.5, 2.0]
     ends = list[float]()
     for curve in curves:
         values += [point["ratio"] for point in curve.points]
