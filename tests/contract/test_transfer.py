@@ -377,6 +377,17 @@ def test_both_ends_of_the_cost_are_drawn_where_fresh_seeds_measured_them() -> No
     assert (bar["value"], bar["from"]) == pytest.approx(tuple(means))
 
 
+def test_every_rule_has_a_chart_in_the_row_that_a_notebook_shows() -> None:
+    """One rule is one chart; two are a row, each under its title."""
+    rows = [row | {"rule": "mup"} for row in noisy(0.5, 4, 0.05)]
+    one = nfd.fit_transfer(rows, guess=math.log(10)).plot().to_dict()
+    rows += [row | {"rule": "standard"} for row in noisy(0.5, 4, 0.05)]
+    two = nfd.fit_transfer(rows, guess=math.log(10)).plot().to_dict()
+    assert "hconcat" not in one
+    titles = {part["title"] for part in two["hconcat"]}
+    assert titles == {"PyTorch's defaults", "With the plan mup"}
+
+
 def test_a_best_rate_at_the_end_of_a_log_says_which_rates_to_train() -> None:
     rows = [
         {"width": width, "lr": 2.0**rate, "seed": seed, "loss": 2 + 0.1 * (rate + end) ** 2 + seed}
