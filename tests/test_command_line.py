@@ -146,9 +146,9 @@ def _tables(tmp_path: Path) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("option", "read_by", "said"),
     [
-        (("--scaled", "tokens=-0.5"), "tokens", "lr times tokens^-0.5"),
+        (("--scaled", "tokens=-0.5"), "tokens", "--scaled tokens=-0.5 --at"),
         (("--rule", "mup"), "tokens", "mup"),
-        (("--guess", "8"), "width", "best lr at width 32"),
+        (("--guess", "8"), "width", "32 wide"),
     ],
 )
 def test_an_option_needs_the_table_that_it_is_for(
@@ -176,7 +176,7 @@ def test_a_table_of_widths_and_parameters_reads_the_rule_for_a_law(
     assert "Leave --rule out" in err
     code, out, _ = command(*options, "--at", "parameters=7B")
     assert code == 0
-    assert "At parameters=7B" in out
+    assert "Train 7B parameters" in out
 
 
 @pytest.mark.parametrize(
@@ -206,8 +206,9 @@ def test_what_only_a_table_needs_is_refused_without_one(
 def test_the_file_may_follow_an_option_of_several_values(
     line: tuple[str, ...], command: Command
 ) -> None:
-    _, out, err = command("check", *line, "--depths", "2", "--steps", "2", "--executor", "inline")
-    assert "widths 8, 16" in out, err
+    options = ("--depths", "2", "--steps", "2", "--executor", "inline", "--json")
+    _, out, err = command("check", *line, *options)
+    assert "widths 8, 16" in json.loads(out)["answer"]["about"], err
 
 
 @pytest.mark.parametrize(

@@ -78,8 +78,7 @@ def transfer(
     Every network is trained at every rate from every seed. Where the best rate is at an end of the
     grid, rates are added. Then the largest network is trained from ``2 seeds`` new seeds, at the
     smallest network's best rate and at its own. The difference is the regret.
-    ``Transfer.answer`` says what to train with, or what to run to find it; ``Transfer.notes`` say
-    where growing does not help, and where initial weights are far from fan-in scaling.
+    ``Transfer.answer`` says what to train with, or what to run to find it.
 
     Example::
 

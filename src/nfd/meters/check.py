@@ -90,16 +90,13 @@ def check(
 
     Small networks of every width and depth are trained for a few steps. Meters of their updates are
     then fitted by a power of the width and of the depth. A meter is ``STABLE`` if its exponent is
-    near 0. It ``GROWS`` if larger networks need a lower rate, and ``COLLAPSES`` if a part of them
-    stops learning. Every verdict comes with a 95 % interval, a cause and a remedy. Take sizes over
-    a factor of 8 (docs/verdicts.md).
+    near 0; it ``GROWS`` if larger networks need a lower rate, and ``COLLAPSES`` if a part of them
+    stops learning. Verdicts have 95 % intervals. Take sizes over a factor of 8.
 
     Example::
 
         check = nfd.check(make_model, batches, [16, 32], [2, 4], lr=3e-3)
-        print(check)  # what to change, now and as it should be, and what to do next
-        if not check.ok:
-            print(check.wrong)  # every cause, in sentences
+        print(check)  # what to change, and what to do next
 
     Meters are read on the first batch, after the last step, or with ``at`` after each of these
     steps:
@@ -109,7 +106,7 @@ def check(
       training;
     - ``loss``: of the last batch, before its update.
 
-    Each of several stacks of blocks, such as encoder and decoder, is judged by itself.
+    Several stacks of blocks, such as encoder and decoder, are judged apart.
 
     Args:
         family: ``make_model(width, depth)``, whose base is the smallest network, or an
@@ -121,8 +118,7 @@ def check(
         seeds: initialisations of each network, at least 2.
         at: steps after which to read the meters, ascending; training ends with the last of them.
         noise: also estimate the noise scale of gradients after the last step (``Check.noise``).
-        remedy: where something is wrong that another rule prevents, also train the same networks by
-            its plan, which costs as much again (``Check.remedy``). It changes no verdict.
+        remedy: also train the networks by the plan that should mend a fault, at the same cost.
         sweep: where networks are trained and kept.
 
     Returns:
