@@ -29,7 +29,7 @@ from nfd.laws.ladder_posterior import (
     read_prior,
 )
 from nfd.laws.loss_law import HeldOut, Losses, Sizes, interval_of
-from nfd.laws.loss_runs import LossRuns, loss_runs, read_sizes, varying_sizes
+from nfd.laws.loss_runs import FEWEST_SIZES, LossRuns, loss_runs, read_sizes, varying_sizes
 from nfd.report.shown import Shown
 
 if TYPE_CHECKING:
@@ -57,8 +57,6 @@ _FURTHER = 10.0
 _ONE_RATIO = 1.5
 # Guessing has a lower loss than its logarithm, with a vocabulary of a million.
 _PERPLEXITY = math.log(15.0)
-# Sizes that a ladder needs.
-_FEWEST = 4
 # Values of each variable among which the next run is chosen.
 _CANDIDATES = 12
 
@@ -499,7 +497,7 @@ class LadderLaw(Shown):
         losses = dict(self.losses)
         largest = max(losses, key=math.prod)
         of_largest = losses.pop(largest)
-        if len(losses) < _FEWEST:
+        if len(losses) < FEWEST_SIZES:
             return None
         posterior = _posterior(self.variables, losses, self.posterior.prior)
         predicted = LadderLaw(posterior, losses, self.about).at(**self._named(largest))
@@ -721,9 +719,9 @@ def ladder_of(runs: LossRuns, prior: str | os.PathLike[str] | None) -> LadderLaw
 
 def _check_losses(variables: Sequence[str], losses: Losses, score: str) -> None:
     """Raise ValueError for too few sizes, and for numbers that are not losses."""
-    if len(losses) < _FEWEST:
+    if len(losses) < FEWEST_SIZES:
         raise InputError(
-            f"a law in {' and '.join(variables)} needs more sizes: at least {_FEWEST}; got "
+            f"a law in {' and '.join(variables)} needs more sizes: at least {FEWEST_SIZES}; got "
             f"{len(losses)}. Add sizes."
         )
     if any(min(of_seeds) <= 0 for of_seeds in losses.values()):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -11,14 +11,24 @@ from typing import Any
 import numpy as np
 
 from nfd.core.errors import InputError
+from nfd.core.words import plural
 from nfd.laws.log_columns import Field
 from nfd.laws.logged_runs import LoggedRun
 from nfd.laws.logs import Log, read_log
 
 BEST = "best"
+# Sizes that a law in parameters and tokens needs.
+FEWEST_SIZES = 4
 _SIZES: tuple[Field, ...] = ("width", "depth", "parameters", "tokens")
 # Training runs by their size.
 Rungs = dict[tuple[float, ...], list[LoggedRun]]
+
+
+def sizes_in_words(sizes: Collection[tuple[float, ...]]) -> str:
+    """Count sizes; those that share parameters are pairs of a size and its tokens."""
+    noun = "size" if len({size[0] for size in sizes}) == len(sizes) else "pair"
+    several = "" if noun == "size" else "pairs of size and tokens"
+    return plural(len(sizes), noun, several)
 
 
 @dataclass(frozen=True)

@@ -467,9 +467,7 @@ class RateLaw(Shown):
                 "training."
             )
         place = self.doublings(self._completed(given))
-        at_place = [
-            k for k, cell in enumerate(self.cells) if np.abs(cell.place - place).max() < _SAME_PLACE
-        ]
+        at_place = self.cells_at(given)
         at_end = None
         if at_place:
             # Cells of one place differ in what the law does not follow: take the best.
@@ -482,6 +480,13 @@ class RateLaw(Shown):
         advice = effective.times(math.pow(2, -scaled_by(self.scaled, place)))
         sizes = {name: value for name, value in given.items() if value is not None}
         return replace(advice, sizes=sizes, law=self, at_end=at_end)
+
+    def cells_at(self, given: Mapping[str, float | None]) -> list[int]:
+        """The cells of a training, which the table has then."""
+        place = self.doublings(self._completed(given))
+        return [
+            k for k, cell in enumerate(self.cells) if np.abs(cell.place - place).max() < _SAME_PLACE
+        ]
 
     @property
     def usual(self) -> dict[str, float]:
