@@ -311,13 +311,15 @@ def test_runs_of_one_ratio_do_not_tell_a_split_and_other_runs_do() -> None:
         ladder(0.001, sizes=[(N, 20 * N) for N in (5e7, 1e8, 2e8, 4e8, 8e8, 1.6e9)])
     )
     assert one_ratio.ratio == pytest.approx(20)
-    assert one_ratio.answer.tone == "good"
-    assert "20 tokens per parameter" in one_ratio.answer.but
-    assert "train" not in one_ratio.answer.title
+    # A size is another question than the split of a budget.
+    assert one_ratio.forecast_at(parameters=3.2e9, tokens=6.4e10).answer.tone == "good"
     assert all("parameters_low" not in row for row in one_ratio.forecast.table)
     split = one_ratio.best(flops=1e21)
     assert split.answer.tone == "open"
     assert "how to split" in split.answer.title
+    assert "Runs with 5 and 80 tokens per parameter would" in split.answer.because
+    assert split.answer == one_ratio.forecast_at(flops=1e21).answer
+    assert one_ratio.answer.state == split.answer.state
     assert "tokens per parameter" in split.note
 
     assert fitted(0.002).ratio is None

@@ -366,7 +366,7 @@ def test_advice_that_may_cost_too_much_is_not_decided() -> None:
 def test_what_the_table_does_not_vary_is_from_public_sweeps() -> None:
     law = nfd.fit_rate_law(of_sizes(5e7, 1e8))
     sources = {row["the best rate follows"]: row["from"] for row in law.answer.table}
-    assert sources["parameters"] == "your table and public sweeps"
+    assert sources["parameters"] == "table and sweeps"
     assert sources["batch, below the critical one"] == "public sweeps"
     assert "2 sizes of your table" in law.answer.because
 

@@ -99,7 +99,11 @@ class BestSplit(Shown):
         """What the law says of this budget."""
         from nfd.laws.ladder_answer import LadderForecast
 
-        return LadderForecast(self.law, self.size, self)
+        size = self.size
+        if self.law.ratio is not None:
+            # Runs of one ratio show the loss at that ratio, and no split.
+            size = self.law._named(self.law.size_for(self.cost))
+        return LadderForecast(self.law, size, self)
 
     @property
     def answer(self) -> Answer:
@@ -164,6 +168,7 @@ class LadderLaw(Shown):
         score: the kind of their loss.
         notes: what was left out, and why.
         has_rates: whether the runs were chosen among several learning rates.
+        left_out: a sentence on the runs that did not end, which the notes have too.
 
     ``table`` and ``to_pandas()`` have a row for each number and each size, with the columns
     ``quantity``, ``value``, ``low`` and ``high``; for sizes also the variables, ``law`` (the loss
@@ -187,6 +192,7 @@ class LadderLaw(Shown):
     score: str = "loss"
     notes: tuple[str, ...] = ()
     has_rates: bool = False
+    left_out: str = ""
 
     @property
     def variables(self) -> tuple[str, ...]:
@@ -590,7 +596,7 @@ class LadderLaw(Shown):
         cost = check_real("times", times, above=0.0) * self.largest_cost
         if flops is not None:
             cost = self._budget(flops)
-        if len(self.variables) < 2 or self.ratio is not None:
+        if len(self.variables) < 2:
             return LadderForecast(self, self._named(self.size_for(cost)))
         return self.best(flops=cost).forecast
 
@@ -714,6 +720,7 @@ def ladder_of(runs: LossRuns, prior: str | os.PathLike[str] | None) -> LadderLaw
         runs.score,
         tuple(notes),
         runs.has_rates,
+        runs.left_out,
     )
 
 

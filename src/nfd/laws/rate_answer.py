@@ -176,7 +176,8 @@ def _cost(best: BestRate) -> str:
     # Where a diverged run is within the interval, its chance says more than a whole loss.
     if best.diverges < _MOST_CHANCE:
         text += f", at most {number(cost.high)} %"
-    return f"{text}."
+    left_out = "" if best.law is None else best.law.left_out
+    return f"{text}. {left_out}".rstrip()
 
 
 def _batch(best: BestRate) -> float | None:
@@ -210,7 +211,7 @@ def of_law(law: RateLaw) -> Answer:
         source = f"by {sweeps}"
     elif first not in law.varied:
         source = f"by {sweeps}: your table has one number of {first}"
-    because = f"Its power of {first} is {power}, {source}."
+    because = f"Its power of {first} is {power}, {source}. {law.left_out}".rstrip()
     return Answer(
         "good",
         "Law fitted",
@@ -237,10 +238,9 @@ def power_rows(law: RateLaw) -> list[dict[str, str]]:
 def _source(law: RateLaw, name: str) -> str:
     """Where a power comes from: of what does not vary in the table, only public sweeps say it."""
     follows = _FOLLOWS.get(name, (name,))
-    sources = ["your table"] if {*follows} <= {*law.varied} else []
-    if law.sources:
-        sources.append("public sweeps")
-    return listed(sources) or "nothing"
+    if not {*follows} <= {*law.varied}:
+        return "public sweeps" if law.sources else "no run"
+    return "table and sweeps" if law.sources else "your table"
 
 
 def further(law: RateLaw) -> dict[str, float]:

@@ -373,7 +373,7 @@ class RateLaw(Shown):
         unsaid: names of ``REFERENCE`` that the table does not have.
         scaled: powers of batch and tokens that the user's own code multiplies learning rates with.
         about: a description of the runs. score: the kind of their loss. notes: what was left out or
-            assumed, and why.
+            assumed, and why. left_out: the note on runs that did not end.
     """
 
     terms: Array
@@ -395,6 +395,7 @@ class RateLaw(Shown):
     unsaid: tuple[str, ...] = ()
     scaled: Mapping[str, float] = field(default_factory=dict)
     curvature_spread: Array = field(default_factory=lambda: np.zeros((4, 4)))
+    left_out: str = ""
 
     @staticmethod
     def of_sweeps(prior: str | os.PathLike[str] = "sweeps") -> RateLaw:
