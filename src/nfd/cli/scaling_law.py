@@ -172,7 +172,7 @@ class ScalingLawCommand(LoggedCommand):
         return answer
 
     def _batch(self) -> list[str]:
-        """The batch of the dearest run, which ``nfd transfer`` asks for where the log has several."""
+        """The batch of the dearest run, for ``nfd transfer``, where several are logged."""
         from nfd.laws.logs import RATE_FIELDS, read_log
 
         runs = read_log(self.log, self.named_columns(), ("lr", "loss"), RATE_FIELDS).runs
