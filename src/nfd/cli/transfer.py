@@ -172,7 +172,7 @@ class TransferCommand(LoggedCommand):
     def _after_law(self, shown: RateLaw | BestRate, command: str) -> Next | None:
         """What to run after an answer about a law: its advice as a command."""
         from nfd.laws.rate_advice import BestRate
-        from nfd.laws.rate_answer import further
+        from nfd.laws.rate_answer import can_forecast, further
 
         following = shown.answer.next
         if following is None:
@@ -182,9 +182,12 @@ class TransferCommand(LoggedCommand):
             return Next(following.label, again(command, "--at", *asked))
         if shown.answer.tone == "open":
             return Next(following.label, command)
-        sizes = [f"{name}={_typed(size)}" for name, size in shown.sizes.items() if name != "batch"]
-        words = ["nfd", "scaling-law", "--from", self.log, "--rate", "best", "--at", *sizes]
-        return Next(following.label, shlex.join(words))
+        if shown.law is None or not can_forecast(shown.law):
+            return following
+        columns = ["--columns", *self.columns] if self.columns else []
+        words = ["nfd", "scaling-law", "--from", self.log, *columns, "--rate", "best"]
+        label = f"Next: train it, add its row to {Path(self.log).name}, then"
+        return Next(label, shlex.join(words))
 
     def _fit(self) -> tuple[Path, _Outcome]:
         """Answer from a table of runs; with --at the advice for one training is the verdict."""

@@ -373,7 +373,7 @@ class RateLaw(Shown):
         unsaid: names of ``REFERENCE`` that the table does not have.
         scaled: powers of batch and tokens that the user's own code multiplies learning rates with.
         about: a description of the runs. score: the kind of their loss. notes: what was left out or
-            assumed, and why.
+            assumed, and why. left_out: the note on runs that did not end.
     """
 
     terms: Array
@@ -395,6 +395,7 @@ class RateLaw(Shown):
     unsaid: tuple[str, ...] = ()
     scaled: Mapping[str, float] = field(default_factory=dict)
     curvature_spread: Array = field(default_factory=lambda: np.zeros((4, 4)))
+    left_out: str = ""
 
     @staticmethod
     def of_sweeps(prior: str | os.PathLike[str] = "sweeps") -> RateLaw:
@@ -467,9 +468,7 @@ class RateLaw(Shown):
                 "training."
             )
         place = self.doublings(self._completed(given))
-        at_place = [
-            k for k, cell in enumerate(self.cells) if np.abs(cell.place - place).max() < _SAME_PLACE
-        ]
+        at_place = self.cells_at(given)
         at_end = None
         if at_place:
             # Cells of one place differ in what the law does not follow: take the best.
@@ -482,6 +481,13 @@ class RateLaw(Shown):
         advice = effective.times(math.pow(2, -scaled_by(self.scaled, place)))
         sizes = {name: value for name, value in given.items() if value is not None}
         return replace(advice, sizes=sizes, law=self, at_end=at_end)
+
+    def cells_at(self, given: Mapping[str, float | None]) -> list[int]:
+        """The cells of a training, which the table has then."""
+        place = self.doublings(self._completed(given))
+        return [
+            k for k, cell in enumerate(self.cells) if np.abs(cell.place - place).max() < _SAME_PLACE
+        ]
 
     @property
     def usual(self) -> dict[str, float]:
