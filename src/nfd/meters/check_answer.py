@@ -225,8 +225,7 @@ def _next_of_fault(check: Check) -> Next:
         code = [
             transfer_of(check, check.cure),
             f"plan = nfd.plan(model, make_model=make_model, base={check.base}{rule}{optimizer})",
-            "plan.apply_(model, seed=0)",
-            "optimizer = plan.make_optimizer(model, lr=lr)  # the rate that transfer says",
+            "plan.apply_(model, seed=0); optimizer = plan.make_optimizer(model, lr=lr)",
         ]
         return Next(find_rate_label(check.cure), "\n".join(code))
     rule = "" if check.rule == RULE else f", rule={check.rule!r}"
