@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.contract.test_commands import SETUP
@@ -96,6 +97,27 @@ def test_a_plan_takes_base_rule_and_rate_from_a_transfer(command: Command, folde
     assert "0.004 in^-1 = 0.001" in verbose
     assert "From tuned, under complete-p" in verbose
     assert json.loads((folder / "out/plan/result.json").read_text())["lr"] == 0.004
+
+
+@pytest.mark.parametrize(
+    ("changed", "warns"),
+    [
+        ({}, ""),
+        ({"rules": [{"rule": "complete-p", "verdict": "TRANSFERS"}]}, ""),
+        ({"rules": [{"rule": "complete-p", "verdict": "UNCERTAIN"}]}, "was not decided: tested to"),
+        ({"rules": [{"rule": "mup", "verdict": "UNCERTAIN"}]}, ""),
+        ({"model": "other.py:ViT"}, "the rate was tuned on other.py:ViT, not on setup.py:"),
+    ],
+)
+def test_a_plan_warns_of_rates_that_may_not_serve_it(
+    command: Command, folder: Path, changed: dict[str, Any], warns: str
+) -> None:
+    (folder / "tuned" / "result.json").write_text(json.dumps(TUNED | changed))
+    _, out, _ = command(*OF_32, "--from", "tuned")
+    assert "PLANNED" in out
+    said = " ".join(out.split())
+    assert ("But " in said) == bool(warns)
+    assert warns in said
 
 
 def test_a_plan_shows_the_rates_that_its_optimizer_gets(command: Command, folder: Path) -> None:

@@ -307,12 +307,13 @@ def test_too_few_seeds_are_not_decided_and_say_how_many_would_do() -> None:
     assert answer.verdict("mup") == "UNCERTAIN"
     first = answer.answer
     assert (first.tone, first.state) == ("open", "Not decided yet")
-    assert "3" in first.title
+    seeds = int(first.title.partition("train ")[2].split()[0])
+    assert seeds >= 4
     assert first.next is not None
-    assert "seeds=3" in first.next.code
-    # Four rates or more, since grids grow, of two sizes and one more seed; 2 rates of 6 new seeds.
+    assert f"nfd.transfer(..., seeds={seeds})" in first.next.code
+    # Four rates or more, since grids grow, of two sizes and two more seeds; 2 rates of new seeds.
     count = int(first.next.label.partition("about ")[2].split()[0])
-    assert count >= 2 * 4 + 2 * 6
+    assert count >= 2 * 4 * (seeds - 2) + 2 * 2 * seeds
     assert "No rule is known to transfer" not in str(answer)
 
 
@@ -356,6 +357,50 @@ def test_logs_have_three_states(
     assert transfer.answer.next is not None
     assert len(str(transfer).splitlines()) <= 15
     assert repr(transfer) == f"<Transfer: {transfer.answer.brief}>"
+
+
+@pytest.mark.parametrize(("least", "hardly"), [(2.25, True), (1.5, False)])
+def test_networks_that_hardly_learn_are_trained_longer(least: float, hardly: bool) -> None:
+    """Where 2 % of the loss is learnt, no number of seeds tells which share of it is given up."""
+    random = np.random.default_rng(0)
+    guess = math.log(10)
+    rows = []
+    for width in (32, 128):
+        for seed in range(4):
+            for rate in range(-13, -4):
+                bowl = 0.05 * (guess - least) * (rate + 9) ** 2
+                loss = least + bowl + 0.3 * (guess - least) * random.normal()
+                rows.append({"width": width, "lr": 2.0**rate, "seed": seed, "loss": loss})
+    best = [
+        math.log2(nfd.fit_transfer(rows, guess=guess).best("logged", width, 1).value)
+        for width in (32, 128)
+    ]
+    for seed in range(4, 12):
+        for rate in best:
+            loss = least + 0.3 * (guess - least) * random.normal()
+            rows.append({"width": 128, "lr": 2.0**rate, "seed": seed, "loss": loss})
+    transfer = nfd.fit_transfer(rows, guess=guess)
+    assert transfer.verdict("logged") == "UNCERTAIN"
+    answer = transfer.answer
+    assert (answer.title == "These networks hardly learn: train longer") == hardly
+    if hardly:
+        assert "nats (95 %:" in answer.because
+        assert answer.next is None
+
+
+def test_an_interval_far_across_the_limit_names_what_else_there_is() -> None:
+    """A cost of about the limit takes ten times the seeds, or more than anybody trains."""
+    far = nfd.fit_transfer(noisy(0.09, 4, 0.05), guess=math.log(10)).answer
+    assert (far.tone, far.title) == (
+        "open",
+        "Tuning small costs at most 12 %: accept that, or train longer",
+    )
+    assert "seeds in all" in far.because
+    assert far.next is not None
+    at_the_limit = nfd.fit_transfer(noisy(0.1, 4, 0.05), guess=math.log(10)).answer
+    assert at_the_limit.title.endswith("accept that, or train longer")
+    assert "seeds" not in at_the_limit.because
+    assert at_the_limit.next is None
 
 
 def test_both_ends_of_the_cost_are_drawn_where_fresh_seeds_measured_them() -> None:

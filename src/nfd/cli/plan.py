@@ -132,6 +132,10 @@ class PlanCommand(NetworkCommand):
         answer = plan_answer(plan, PlannedTraining(shown_lr, adamw_lr, path.as_posix(), evidence))
         if self.base is None and tuned is None and "family" not in setup.names:
             answer = replace(answer, but=_DEFAULT_BASE.format(*family.base))
+        if tuned is not None and self.lr is None:
+            doubts = tuned.doubts(family.name)
+            if doubts:
+                answer = replace(answer, but=f"{'; '.join(doubts)}.")
         about = f"nfd plan · make_model in {setup.path} · {answer.about}"
         answer = replace(answer, about=about, details=table.splitlines())
         with staged(directory) as folder:

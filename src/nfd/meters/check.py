@@ -160,7 +160,7 @@ def check(
         )
         cure = _cure(family, table, suspects, sizes)
         if remedy and cure is not None and _is_sound_when_small(runs):
-            remedied, why_no_remedy = training.remedy(family.under(cure), opened)
+            remedied, why_no_remedy = training.remedy(family.under(cure), opened, judge)
         if remedied is not None and not remedied.helps(table, failures_of(runs)):
             cure = None
     largest = (sizes["width"][-1], sizes["depth"][-1])
@@ -219,7 +219,7 @@ class _Training:
             run["events"].append(event)
         return runs, math.fsum(record.seconds for record in records)
 
-    def remedy(self, family: Family, sweep: Sweep) -> tuple[Remedy | None, str]:
+    def remedy(self, family: Family, sweep: Sweep, judge: _Judge) -> tuple[Remedy | None, str]:
         """Train the same networks by the plan of another rule, or say why that is not possible."""
         label = f"with the plan {family.rule}"
         try:
@@ -228,7 +228,14 @@ class _Training:
         except (ValueError, TypeError, RuntimeError) as error:
             return None, f"The plan {family.rule} could not be tried: {in_brief(error)}"
         table = _table(runs, self.looks, self.sizes, family.rule)
-        return Remedy(family.rule, table, runs, failures_of(runs)), ""
+        suspects, _ = suspects_of(
+            runs,
+            self.sizes,
+            judge.family.under(family.rule),
+            _axes_of_suspects(table),
+            updates=not judge.unjudged,
+        )
+        return Remedy(family.rule, table, runs, failures_of(runs), suspects), ""
 
 
 def _cure(
@@ -461,13 +468,14 @@ class Remedy:
 
     Attributes:
         rule: of the plan.
-        table, runs, failures: as of a ``Check``.
+        table, runs, failures, suspects: as of a ``Check``.
     """
 
     rule: RuleName
     table: list[dict[str, Any]]
     runs: list[Row] = field(repr=False)
     failures: list[Failure]
+    suspects: list[Suspect] = field(default_factory=list)
 
     @property
     def faults(self) -> list[dict[str, Any]]:

@@ -145,10 +145,12 @@ def _at_the_largest(check: Check) -> str:
         if len(sizes) > 1:
             growth = number(sizes[-1] / sizes[0])
             spans.append(f"“{axis}” is {sizes[-1]} ÷ {sizes[0]} = {growth}")
+    since = "All of it already shows in networks one size above the smallest."
+    if any(_begins_late(check, one) for one in check.changes):
+        since = "“since”: the size from which on a tensor is off."
     return (
         f"At {listed(largest)}, the largest network checked. {', '.join(spans).capitalize()}; at "
-        "other sizes the same rule gives other factors. Each deviates from the smallest size on"
-        f"{' unless it says so' if any(_begins_late(check, one) for one in check.changes) else ''}."
+        f"other sizes the same rule gives other factors. {since}"
     )
 
 
