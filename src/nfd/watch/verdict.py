@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 
 # Causes that the title names
 _NAMED = 2
-# Rows of the table in a terminal, and with a sentence that begins with "But"
-_ROWS = 6
-_FEWER_ROWS = 3
 # The column of bands
 EXPECTED = "expected (95 %)"
 # Causes that the loss itself shows
@@ -59,10 +56,10 @@ def answer_of(watch: Watch) -> Answer:
             but,
             next_of(watch, faults),
             about,
-            table_of_faults(watch, faults)[: _FEWER_ROWS if but else _ROWS],
+            table_of_faults(watch, faults),
             details,
         )
-    table = _table_of_network(watch)[: _FEWER_ROWS if but else _ROWS]
+    table = _table_of_network(watch)
     steps = steps_of(watch.rows)
     if not steps and watch.failed is None:
         return Answer(
