@@ -317,7 +317,7 @@ def test_runs_of_one_ratio_do_not_tell_a_split_and_other_runs_do() -> None:
     split = one_ratio.best(flops=1e21)
     assert split.answer.tone == "open"
     assert "how to split" in split.answer.title
-    assert "Runs with 5 and 80 tokens per parameter would" in split.answer.because
+    assert "Runs at 5 and 80 tokens per parameter would tell" in split.answer.because
     assert split.answer == one_ratio.forecast_at(flops=1e21).answer
     assert one_ratio.answer.state == split.answer.state
     assert "tokens per parameter" in split.note

@@ -341,7 +341,7 @@ def test_one_size_says_no_rate_of_a_far_one_and_a_second_does() -> None:
     far = {"parameters": 7e8, "tokens": 1e10, "batch": 5e5}
     answer = nfd.fit_rate_law(of_sizes(5e7)).at(**far).answer
     assert (answer.tone, answer.state) == ("open", "Not decided yet")
-    assert answer.title.startswith("Probably train 700M parameters")
+    assert answer.title.startswith("Sweep a second size before you train 700M parameters")
     assert "One size cannot say how the rate follows size" in answer.because
     assert answer.next is not None
     assert "a second size, for example 200M parameters" in answer.next.label

@@ -191,7 +191,7 @@ class LadderForecast(Shown):
         because = (
             f"All your {sizes_in_words(self.law.losses)} have about {number(ratio)} tokens "
             f"per parameter. At that ratio, {self._run}, expect {self.loss.in_words()}. "
-            f"Runs with {number(ratio / 4)} and {number(4 * ratio)} tokens per parameter would."
+            f"Runs at {number(ratio / 4)} and {number(4 * ratio)} tokens per parameter would tell."
         )
         return self._answer(
             f"These runs do not tell how to split {power_of_ten(self.cost)} FLOPs",

@@ -98,8 +98,13 @@ def of_training(best: BestRate) -> Answer:
     is_open = is_dear or size_to_add is not None
     because = _cost(best)
     following = _after_training(best)
+    open_title = title.replace("Train", "Probably train", 1)
     if size_to_add is not None:
-        because = f"One size cannot say how the rate follows size, public sweeps do. {because}"
+        open_title = f"Sweep a second size before you train {training}"
+        because = (
+            "One size cannot say how the rate follows size. By public sweeps the best guess is "
+            f"{number(best.advised)}. {because}"
+        )
         following = _again(f"Sweep a second size, for example {number(size_to_add)} parameters")
     elif is_dear:
         several = listed([number(best.advised * factor) for factor in (0.5, 1.0, 2.0)])
@@ -109,7 +114,7 @@ def of_training(best: BestRate) -> Answer:
     return Answer(
         "open" if is_open else "good",
         NOT_DECIDED if is_open else "Advised",
-        title.replace("Train", "Probably train", 1) if is_open else title,
+        open_title if is_open else title,
         because,
         chance if is_likely else "",
         following,
@@ -159,23 +164,20 @@ def pairs_of(law: RateLaw) -> list[tuple[float, float]]:
 
 
 def _cost(best: BestRate) -> str:
-    """The best rate, and what missing it costs."""
+    """What the advice costs, and where the best rate lies."""
     cost = best.excess.scaled(100)
-    place = "The best rate is"
-    batch = _batch(best)
-    if batch is not None:
-        place = f"In batches of {number(batch, 3)} tokens the best rate is"
-    text = f"{place} {best.rate.in_words()}; missing it costs"
-    is_lower = number(best.advised) != number(best.rate.value) and best.advised < best.rate.value
-    if is_lower and not _is_measured(best):
-        text = (
-            f"{place} {best.rate.in_words()}, and the advice a little lower, as losses rise faster "
-            "above it. Missing it costs"
-        )
-    text += f" {number(cost.value)} % of the loss on average"
+    text = f"It costs {number(cost.value)} % of the loss on average"
     # Where a diverged run is within the interval, its chance says more than a whole loss.
     if best.diverges < _MOST_CHANCE:
         text += f", at most {number(cost.high)} %"
+    batch = _batch(best)
+    place = "The best rate is"
+    if batch is not None:
+        place = f"In batches of {number(batch, 3)} tokens the best rate is"
+    text += f". {place} {best.rate.in_words()}"
+    is_lower = number(best.advised) != number(best.rate.value) and best.advised < best.rate.value
+    if is_lower and not _is_measured(best):
+        text += "; the advice is a little lower, as losses rise faster above it"
     left_out = "" if best.law is None else best.law.left_out
     return f"{text}. {left_out}".rstrip()
 

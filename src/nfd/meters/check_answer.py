@@ -94,6 +94,8 @@ def _wrong(check: Check, about: str) -> Answer:
 def _title_of_changes(changes: Sequence[Change]) -> str:
     """Say how many tensors need what."""
     count = len(by_tensor(changes))
+    if all(change.quantity == "attention logits" for change in changes):
+        return "Attention logits grow with the heads: add heads, or divide by their size"
     needs = list(dict.fromkeys(NEEDS[change.quantity] for change in changes))
     what = "other settings"
     if len(needs) <= 2:
@@ -134,8 +136,8 @@ def _evidence(check: Check) -> str:
     faults = quantities(filter(is_fault, check.table))
     if not faults:
         return (
-            f"All {len(every)} measured quantities still look sound at these sizes: only the "
-            "tensors themselves show it."
+            f"The plan of your model says so. The {len(every)} measured quantities do not show it "
+            "yet: at these sizes it is small."
         )
     axes = [axis for axis in AXES if any(axis == of for _, of, _ in faults)]
     text = f"{len(faults)} of {len(every)} measured quantities {_verb(check)} with "
