@@ -4,9 +4,10 @@ any more.
 
 from __future__ import annotations
 
+import html
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from functools import cache, partial
 from pathlib import Path
@@ -337,3 +338,39 @@ def test_the_next_code_mends_the_cause_and_names_only_schedulers_that_were_seen(
     mended = names.get("max_lr", [group["lr"] for group in optimizer.param_groups])
     rates = [group["lr_scale"] * 3e-3 for group in optimizer.param_groups]
     assert mended == pytest.approx(rates)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("given", "steps", "told"),
+    [
+        (range(1, 7), 1, "the loss looks normal"),
+        (range(1, 8), 1, "the loss at step 6, the last compared, is not above"),
+        ((1, 3, 5), 1, "the small networks' losses are of other steps (2, 4, 6)"),
+        ((2, 4, 6), 2, "the logged losses are means over several steps"),
+    ],
+)
+def test_a_loss_is_compared_only_at_steps_with_losses_of_small_networks(
+    planned: Any, tmp_path: Path, given: Sequence[int], steps: int, told: str
+) -> None:
+    model, plan = planned
+    model.blocks[1].requires_grad_(requires_grad=False)
+    watch = nfd.Watch(model, plan, SAMPLE, every=1, expected=checked())
+    optimizer = plan.make_optimizer(model, lr=3e-3)
+    for step in range(1, 8):
+        if step > max(given):
+            break
+        x, y = BATCHES[step - 1]
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        if step in given:
+            watch.step()
+            watch.note_loss(0.1, steps=steps)
+        else:
+            watch.step()
+    watch.state_dict()  # reads the latest loss
+    page = html.unescape(nfd.run_page(watch, tmp_path / "run.html").read_text())
+    assert told in watch.answer.because + page
+    assert ("looks normal" in page) == (told == "the loss looks normal")
+    assert "no losses of small networks" not in page
