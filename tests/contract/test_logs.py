@@ -604,7 +604,7 @@ def test_of_several_rates_the_best_of_each_size_or_a_given_one_counts() -> None:
 
 
 REFUSED: list[tuple[Rows, str]] = [
-    ([{"width": 64, "loss": 1.0}] * 3, "none of them varies"),
+    ([{"width": 64, "loss": 1.0}] * 3, "needs runs that differ in size; this table has one width"),
     (
         [{"width": 32 * k, "depth": k, "loss": 1 + 1 / k} for k in range(1, 9)],
         "independently of each other",
