@@ -7,7 +7,7 @@ networks and raised none; ``?`` otherwise.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -39,6 +39,7 @@ _UNCOMPARED = (
 def answer_of(watch: Watch) -> Answer:
     """Say whether a training run is on course."""
     faults = faults_of(watch.alerts)
+    worst = table_of_faults(watch, faults)
     remarks = remarks_of(watch)
     but = " ".join(remarks)
     but = but[:1].lower() + but[1:]
@@ -52,11 +53,11 @@ def answer_of(watch: Watch) -> Answer:
             "bad",
             f"{count} since step {since:,}",
             title_of(faults),
-            _found(watch, faults),
+            f"{_found(watch, faults)} {_first_of(worst)}".rstrip(),
             but,
             next_of(watch, faults),
             about,
-            table_of_faults(watch, faults),
+            worst,
             details,
         )
     table = _table_of_network(watch)
@@ -208,6 +209,15 @@ def _found(watch: Watch, faults: Sequence[Fault]) -> str:
         return first
     second = "; ".join(parts)
     return f"{first} {second[0].upper()}{second[1:]}."
+
+
+def _first_of(rows: Sequence[Mapping[str, str]]) -> str:
+    """The first number of the table with its interval, which a page shows further down."""
+    if not rows or not rows[0].get(EXPECTED):
+        return ""
+    row = rows[0]
+    value, _, limits = row[EXPECTED].partition(" (")
+    return f"At {row['of']}, {row['quantity']} is {row['now']}; expected {value} (95 %: {limits}."
 
 
 def _rates(watch: Watch, faults: Sequence[Fault]) -> list[str]:
