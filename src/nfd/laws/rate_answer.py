@@ -166,18 +166,16 @@ def pairs_of(law: RateLaw) -> list[tuple[float, float]]:
 def _cost(best: BestRate) -> str:
     """What the advice costs, and where the best rate lies."""
     cost = best.excess.scaled(100)
-    text = f"It costs {number(cost.value)} % of the loss on average"
+    text = f"This rate costs {number(cost.value)} % of the loss on average"
     # Where a diverged run is within the interval, its chance says more than a whole loss.
     if best.diverges < _MOST_CHANCE:
         text += f", at most {number(cost.high)} %"
     batch = _batch(best)
-    place = "The best rate is"
+    place = "The best rate lies between"
     if batch is not None:
-        place = f"In batches of {number(batch, 3)} tokens the best rate is"
-    text += f". {place} {best.rate.in_words()}"
-    is_lower = number(best.advised) != number(best.rate.value) and best.advised < best.rate.value
-    if is_lower and not _is_measured(best):
-        text += "; the advice is a little lower, as losses rise faster above it"
+        place = f"In batches of {number(batch, 3)} tokens the best rate lies between"
+    _, low, high = alike(best.rate.value, best.rate.low, best.rate.high)
+    text += f". {place} {low} and {high} (95 %)"
     left_out = "" if best.law is None else best.law.left_out
     return f"{text}. {left_out}".rstrip()
 
@@ -190,11 +188,6 @@ def _batch(best: BestRate) -> float | None:
     if "batch" in best.sizes:
         return best.sizes["batch"]
     return None if "batch" in law.unsaid or not len(law.places) else law.usual["batch"]
-
-
-def _is_measured(best: BestRate) -> bool:
-    """Whether the table has the losses of this training."""
-    return best.law is not None and bool(best.law.cells_at(best.sizes))
 
 
 def of_law(law: RateLaw) -> Answer:

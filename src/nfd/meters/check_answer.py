@@ -95,7 +95,7 @@ def _title_of_changes(changes: Sequence[Change]) -> str:
     """Say how many tensors need what."""
     count = len(by_tensor(changes))
     if all(change.quantity == "attention logits" for change in changes):
-        return "Attention logits grow with the heads: add heads, or divide by their size"
+        return "Attention logits grow with the size of a head: keep it, or divide by it"
     needs = list(dict.fromkeys(NEEDS[change.quantity] for change in changes))
     what = "other settings"
     if len(needs) <= 2:

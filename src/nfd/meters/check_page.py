@@ -145,7 +145,9 @@ def _at_the_largest(check: Check) -> str:
         if len(sizes) > 1:
             growth = number(sizes[-1] / sizes[0])
             spans.append(f"“{axis}” is {sizes[-1]} ÷ {sizes[0]} = {growth}")
-    since = "All of it already shows in networks one size above the smallest."
+    since = ""
+    if any(map(is_fault, check.table)):
+        since = "All of it already shows in networks one size above the smallest."
     if any(_begins_late(check, one) for one in check.changes):
         since = "“since”: the size from which on a tensor is off."
     return (

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 # Layers that are named in the code of one fault
 _NAMED = 2
+# Layers that code lists by their names, at most
+_LISTED = 12
 # A fault that was there within so many looks was there from the start.
 _FIRST_LOOKS = 2
 _BACK = {Cause.BROKEN, Cause.EXPLODING, Cause.SPIKE}
@@ -119,6 +121,11 @@ def _frozen(watch: Watch, fault: Fault) -> list[str]:
             lines.append(f'optimizer.add_param_group({{"params": {parameters}}})')
         else:
             lines.append(f"print([p.grad for p in {parameters}])  # None: no gradient")
+    are_all_held = all(line.endswith("requires_grad_(True)") for line in lines)
+    are_modules = all(_place_of(watch.module, layer).is_module for layer in fault.layers)
+    if _NAMED < len(lines) <= _LISTED and are_all_held and are_modules:
+        names = ", ".join(map(repr, fault.layers))
+        return [f"for name in ({names}):", "    model.get_submodule(name).requires_grad_(True)"]
     return _first_of(lines)
 
 
@@ -214,8 +221,15 @@ def _beside_another(watch: Watch, fault: Fault) -> list[str]:
     compared = [*fault.layers[:1], *sound[:1]]
     names = ", ".join(_place_of(watch.module, layer).code for layer in compared)
     comment = ""
-    if alert.band is not None and alert.value > 0 and alert.band.value > 0:
-        ratio = alert.value / alert.band.value
+    value = alert.value
+    band = alert.band
+    for row in watch.rows:
+        # The latest look, as in the table.
+        if row.meter == alert.meter and row.layer == alert.layer:
+            value = row.value
+            band = watch.band(row) or band
+    if band is not None and value > 0 and band.value > 0:
+        ratio = value / band.value
         times = number(max(ratio, 1 / ratio), 2)
         comment = f"  # its output is {times} times too {alert.side}"
     return [f"print({names}){comment}"]

@@ -182,7 +182,7 @@ def _loss_in_words(seen: LossSeen) -> str:
     if not seen.is_latest:
         side = "above" if seen.is_high else "not above"
         return f"the loss at step {seen.step:,}, the last compared, is {side} the small networks'"
-    return "the loss is too high" if seen.is_high else "the loss looks normal"
+    return "the loss is too high" if seen.is_high else "the loss is not above the small networks'"
 
 
 # ---- Sentences
