@@ -7,12 +7,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nfd.cli.answering import again
 from nfd.cli.shared import SizesCommand
 from nfd.core.answer import Answer
 from nfd.core.checks import check_count
 from nfd.core.errors import InputError
-from nfd.core.options import option
+from nfd.core.options import again, option
 
 if TYPE_CHECKING:
     from nfd.cli.setup_file import Setup

@@ -163,7 +163,8 @@ class PlanCommand(NetworkCommand):
             answer = answer.with_next("Then check what training does", shlex.join(words))
         else:
             answer = replace(answer, next=None)
-        if not self.quiet:
+        # With --json standard output is one document, the plan's; the exit code has the verdict.
+        if not (self.quiet or self.json):
             print(in_terminal(answer, verbose=self.verbose))
         return VERDICT if answer.tone == "bad" else 0
 

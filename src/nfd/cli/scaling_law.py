@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nfd.cli.answering import again
 from nfd.cli.shared import LoggedCommand, as_number, named
 from nfd.core.answer import Answer
 from nfd.core.checks import check_choice, check_count, check_real
 from nfd.core.errors import InputError
-from nfd.core.options import option
+from nfd.core.options import again, option
 from nfd.core.words import number
 
 if TYPE_CHECKING:

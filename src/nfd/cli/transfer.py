@@ -7,12 +7,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nfd.cli.answering import again
 from nfd.cli.shared import LoggedCommand, as_number, as_numbers, named
 from nfd.core.answer import Next
 from nfd.core.checks import check_choice
 from nfd.core.errors import InputError
-from nfd.core.options import option
+from nfd.core.options import again, option
 from nfd.core.words import in_letters
 
 if TYPE_CHECKING:
