@@ -162,7 +162,7 @@ class Question:
         return Advice(
             "Next: plan the size that you train",
             f"plan = nfd.plan(model, {small}, make_model=make_model{rule})\n"
-            f"optimizer = plan.make_optimizer(model, lr={rate})",
+            f"plan.apply_(model, seed=0); optimizer = plan.make_optimizer(model, lr={rate})",
             options,
             "plan",
         )
