@@ -147,8 +147,7 @@ def _evidence(check: Check) -> str:
     known = [row for row in filter(is_fault, check.table) if math.isfinite(row["slope"])]
     if known:
         steepest = max(known, key=lambda row: abs(row["slope"]))
-        name = name_of(steepest).replace("Δ ", "change of the ")
-        text += f", the steepest ({name}) as {power_in_words(steepest)}"
+        text += f", by up to {power_in_words(steepest)}"
     undecided = len(undecided_rows(check))
     if undecided:
         verb = "is" if undecided == 1 else "are"
@@ -182,7 +181,7 @@ def _of_remedy(check: Check) -> str:
     if not left and not faults:
         return f"With the plan {remedy.rule} they stay so."
     if not left:
-        return f"With the plan {remedy.rule} none of them does."
+        return f"With the plan {remedy.rule} none does."
     verb = "does" if len(left) == 1 else "do"
     return f"With the plan {remedy.rule} {len(left)} still {verb}."
 
@@ -264,7 +263,7 @@ def _next_of_fault(check: Check) -> Next:
 
 def find_rate_label(rule: str) -> str:
     """The label of what follows where a plan helps: the check's own rate is nobody's best."""
-    return f"The plan {rule} makes these changes: find its learning rate, then train by it"
+    return f"The plan {rule} makes these changes. Find its learning rate, then train"
 
 
 def transfer_of(check: Check, rule: str) -> str:
