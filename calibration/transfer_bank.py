@@ -209,10 +209,10 @@ KINDS: dict[str, Kind] = {
     "conv-sgd": Kind(
         ConvNet, "sgd", (16, 2), (64, 2), lambda: images(32, 60), 0.05, ("standard", "mup")
     ),
-    "conv-adamw": Kind(
-        ConvNet, "adamw", (16, 2), (64, 4), lambda: images(32, 60), 4e-3, ("standard", "complete-p")
+    "conv-adamw": Kind(ConvNet, "adamw", (16, 2), (64, 4), lambda: images(32, 60), 4e-3),
+    "vit-sgd": Kind(
+        ViT, "sgd", (32, 2), (128, 2), lambda: images(32, 80), 0.3, ("standard", "mup")
     ),
-    "vit-sgd": Kind(ViT, "sgd", (32, 2), (128, 2), lambda: images(32, 80), 0.3, ("standard", "mup")),
 }
 
 
