@@ -33,8 +33,9 @@ from nfd.core.tables import rows_as_text
 from nfd.data import digits
 from nfd.meters.check import Meters
 from nfd.scaling.combined import CombinedOptimizer
+from nfd.watch import Cause
 from nfd.watch.bands import Bands, Ladder
-from nfd.watch.causes import Alarm, Cause
+from nfd.watch.causes import Alarm
 
 WIDTHS = (32, 64)
 DEPTHS = (2, 4)

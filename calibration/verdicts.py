@@ -458,6 +458,13 @@ def percent(rate: Interval) -> str:
     return f"{100 * rate.value:.0f} [{100 * low:.0f}, {100 * rate.high:.0f}]"
 
 
+def in_sentence(rate: str, level: str = "") -> str:
+    """A rate of a table as a sentence says it: ``2 [1, 5]`` becomes ``2 % (1 to 5 %)``."""
+    value, ends = rate.split(" ", 1)
+    low, high = ends.strip("[]").split(", ")
+    return f"{value} % ({level}{low} to {high} %)"
+
+
 def split(cases: Iterable[Case]) -> tuple[list[Case], list[Case]]:
     """Split cases into the sound and the broken ones."""
     every = list(cases)
@@ -572,8 +579,8 @@ def write(tables: Mapping[str, Sequence[Row]]) -> None:
     ]
     texts = {
         "answer": "After 10 steps, over a factor of 8 in size and with three seeds, a check raises "
-        "a false alarm in {alarms, 10 steps} % of the sound models, and misses {misses, 10 steps} "
-        "% of the faults.".format(**shown),
+        f"a false alarm in {in_sentence(shown['alarms, 10 steps'], '95 %: ')} of the sound models, "
+        f"and misses {in_sentence(shown['misses, 10 steps'])} of the faults.",
         "cases": f"Wrong in more than 5 % of the checks: {'; '.join(cases)}.",
     }
     wrapped = {name: fill(text, 120) for name, text in texts.items()}

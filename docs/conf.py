@@ -25,6 +25,7 @@ extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
+    "sphinx_copybutton",
     "mathml",
     "commands",
     "claims",
@@ -45,7 +46,8 @@ napoleon_use_rtype = False
 
 pygments_dark_style = "github-dark"
 html_theme = "furo"
-html_title = "nfd"
+# Beside the search on a wide window, and on top of a phone: every page shows its version.
+html_title = f"nfd {release}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_js_files = ["site.js"]
@@ -62,7 +64,9 @@ def linked(
     begins no description.
     """
     lines[:] = [re.sub(r"docs/([\w/-]+)\.md", r":doc:`/\1`", line) for line in lines]
-    for split in [line for line in lines if what == "property" and line.startswith(":type: ")]:
+    for split in [
+        line for line in lines if what == "property" and line.startswith(":type: ")
+    ]:
         lines.remove(split)
         lines[0] = f"{split.removeprefix(':type: ')}: {lines[0]}"
 

@@ -48,11 +48,13 @@ print(
 
 # %%
 law = nfd.fit_ladder(past, rate="best")
+law
+
+# %%
 size = {"parameters": happened["parameters"], "tokens": happened["tokens"]}
 forecast = law.at(**size)
-print(law)
 print(
-    f"forecast {forecast}, happened {happened['loss']:.3f}, "
+    f"forecast {forecast.in_words()}, happened {happened['loss']:.3f}, "
     f"{100 * (forecast.value / happened['loss'] - 1):+.1f} % off"
 )
 print(law.refused(**size) or law.warning or "The runs carry this forecast.")
@@ -63,8 +65,8 @@ print(law.refused(**size) or law.warning or "The runs carry this forecast.")
 # %%
 rates = nfd.fit_rate_law(past)
 rate = rates.at(**size, batch=512)
-print(rate)
 print("the best rate that was tried:", happened["lr"])
+rate
 
 # %% [markdown]
 # The forecast beside the runs: a dot is a run at its best rate, the bar the 95 % interval of the

@@ -50,40 +50,18 @@ data = digits()
 batches = list(zip(*data.batches(32, STEPS, seed=0)))
 task = nfd.Task(batches, eval_batches=[(data.test_inputs[:512], data.test_labels[:512])])
 law = nfd.scaling_law(make_model, task, WIDTHS, DEPTHS, lr=4e-3, seeds=SEEDS)
-print(law)
+law
 
 # %% [markdown]
 # What would larger networks reach, and which shape of 200,000 parameters is best?
 
 # %%
-print("infinitely large:  ", law.floor)
-print("width 256, depth 8:", law.at(256, 8))
-print(law.best(parameters="200k"))
+print("infinitely large:  ", law.floor.in_words())
+print("width 256, depth 8:", law.at(256, 8).in_words())
+law.best(parameters="200k")
 
 # %% [markdown]
-# What the law says over widths, with its 95 % interval, for each depth; the dashed line is the
-# infinitely large network.
+# The chart of the law as an object of Altair's, to change or to save.
 
 # %%
-rows = [
-    {"depth": str(L), "width": n, "loss": at.value, "low": at.low, "high": at.high}
-    for L in DEPTHS
-    for n in WIDTHS
-    for at in [law.at(n, L)]
-]
-x = alt.X("width:Q", scale=alt.Scale(type="log", nice=False))
-base = alt.Chart(alt.InlineData(rows)).encode(
-    x=x, color=alt.Color("depth:N", sort=None), strokeDash=alt.StrokeDash("depth:N", sort=None)
-)
-lines = base.mark_line(point=True).encode(
-    y=alt.Y("loss:Q", scale=alt.Scale(zero=False), title="test loss (nats)")
-)
-bars = base.mark_rule().encode(y="low:Q", y2="high:Q", strokeDash=alt.value([1, 0]))
-floor = (
-    alt.Chart(alt.InlineData([{"loss": law.law.floor.value}]))
-    .mark_rule(strokeDash=[6, 4])
-    .encode(y="loss:Q")
-)
-(lines + bars + floor).properties(
-    width=480, height=260, title="What width and depth gain, by the fitted law"
-)
+law.plot()

@@ -79,37 +79,13 @@ task = nfd.Task(train, eval_batches=list(text(8, "argparse.py", seed=1)))
 with nfd.Sweep(OUT) as sweep:
     rules = ("standard", "complete-p")
     answer = nfd.transfer(GPT, task, WIDTHS, [DEPTH], RATES, rules=rules, seeds=SEEDS, sweep=sweep)
-print(answer)
+answer
 
 # %% [markdown]
-# Losses against the rate: a dot is a seed, a line the mean. The arrow is what the large network
-# loses at the small one's best rate.
-
+# The chart is an object of Altair's, to change or to save.
 
 # %%
-def panel(rule):
-    """Both sizes under one rule."""
-    of_rule = answer.of(rule)
-    dots = []
-    for (width, _), cell in of_rule.cells.items():
-        for log2_rate, losses in zip(cell.log2_eta.tolist(), cell.scores.T):
-            point = {"width": f"width {width}", "learning rate": 2.0**log2_rate}
-            dots += [point | {"loss": float(loss)} for loss in losses]
-    log = alt.Scale(type="log", nice=False)
-    x = alt.X("learning rate:Q", scale=log, title="learning rate of the small network")
-    y = alt.Y("loss:Q", scale=alt.Scale(zero=False), title="loss on unseen text (nats per byte)")
-    color = alt.Color("width:N", title=None)
-    base = alt.Chart(alt.InlineData(dots)).encode(x=x, color=color, strokeDash="width:N")
-    rate, best = answer.best(rule, WIDTHS[0], DEPTH).value, float(of_rule.regret.own.mean())
-    lost = {"learning rate": rate, "loss": best, "at": best + of_rule.regret.loss.value}
-    mark = alt.Chart(alt.InlineData([lost])).mark_rule(strokeWidth=6, opacity=0.5, color="#D55E00")
-    lines = base.mark_line().encode(y=alt.Y("mean(loss):Q"))
-    layers = mark.encode(x=x, y=y, y2="at:Q") + base.mark_point(size=18).encode(y=y) + lines
-    title = f"{rule}: the small network's rate costs {of_rule.regret.loss.value:+.2f} nats"
-    return layers.properties(width=300, height=260, title=title)
-
-
-chart = (panel("standard") | panel("complete-p")).resolve_scale(x="shared", y="shared")
+chart = answer.plot()
 Path(OUT).mkdir(parents=True, exist_ok=True)
 chart.save(f"{OUT}/transfer.svg")
 chart

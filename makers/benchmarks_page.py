@@ -12,7 +12,7 @@ from textwrap import fill
 from benchmarks.check import BASELINE
 from benchmarks.ratio import Ratio
 from benchmarks.result import Result
-from makers.tables import cell, fill_page, markdown
+from makers.tables import cell, fill_page, in_sentence, markdown
 from nfd.core.tables import Row
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
@@ -34,16 +34,19 @@ def tables_of(result: Result) -> dict[str, str]:
         f"{about['float64 products, GFLOP/s']} in float64."
     )
     powers = [f"{cell('', row['exponent'])} of the {row['size']}" for row in result.parts["growth"]]
-    reached = []
+    reached = list[str]()
     for row in result.parts["query"]:
-        reached += [cell(name, value) for name, value in row.items() if "share" in name]
-    plan = cell("", _only_ratio(result.parts["plan"][0]))
-    check = cell("", _only_ratio(result.parts["check"][0]))
+        for name, value in row.items():
+            if "share" in name:
+                level = "" if reached else "95 %: "
+                reached.append(in_sentence(name, value, level))
+    plan = in_sentence("", _only_ratio(result.parts["plan"][0]))
+    check = in_sentence("", _only_ratio(result.parts["check"][0]))
     costs = (
         f"Time grows as the power {', '.join(powers)}. A query of the factors reaches "
         f"{', '.join(reached)} of what memory and arithmetic allow. A plan by tracing takes {plan} "
-        f"forward and backward passes of its Transformer. Training alone takes {check} of the time "
-        "of a check."
+        f"forward and backward passes of its Transformer. Of the time of a check training "
+        f"takes {check}."
     )
     text = PAGE.read_text(encoding="utf-8")
     tables = {

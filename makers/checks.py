@@ -53,7 +53,7 @@ limit, as in small sound networks: LIMIT is no fault. Under PyTorch's defaults t
 
 ## As it is printed
 
-The first of them: the answer, what is wrong, the meters:
+The first of them, and after it `check.wrong`, every cause in a sentence:
 
 ```text
 {first}
@@ -145,18 +145,10 @@ def grid(checks: Mapping[str, nfd.Check], axis: str) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def shown(line: str) -> str:
-    """A line that the page shows whole."""
-    if line.startswith(" "):
-        return line.rstrip()
-    return textwrap.fill(line, 96, subsequent_indent="  ")
-
-
 def opening(check: nfd.Check) -> str:
-    """The answer of a check as it is printed, up to the first meter that is fine."""
-    lines = [shown(line) for line in str(check).splitlines() if line.strip()]
-    fine = next(i for i, line in enumerate(lines) if line.endswith((" STABLE", " UNCERTAIN")))
-    return "\n".join([*lines[: fine + 1], " ..."])
+    """The answer of a check as it is printed, and its causes."""
+    causes = [textwrap.fill(cause, 96, subsequent_indent="  ") for cause in check.wrong]
+    return "\n".join([str(check), "", *causes])
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import altair as alt
 import vl_convert
 
+from nfd.report import look
 from nfd.report.charts import COLOURS, DARK, INK
 
 # Pixels.
@@ -23,6 +24,18 @@ _STYLE = (
     "<style>svg{background:#fff}text{fill:#1a1a1a;font-family:Helvetica,Arial,sans-serif}"
     f"@media(prefers-color-scheme:dark){{svg{{background:#16181c}}text{{fill:#e8e6e3}}[stroke='#ddd']{{stroke:#3a3d42}}{_DARK}}}</style>"
 )
+# Colours of answers (``nfd.report.look``) on a dark page.
+_LOOK_DARK = {
+    look.INK: "#e9eaec",
+    look.SOFT: "#a3abb5",
+    look.LINE: "#32373e",
+    look.BAND: "#3b434d",
+    look.BLUE: "#62b1ec",
+    look.ORANGE: "#ff9350",
+    look.PAPER: "#16181c",
+    look.RAMP[1]: "#6296bd",
+    look.RAMP[3]: "#e4f2ff",
+}
 # Attributes that no reader sees: half of all characters.
 _WORDY = (
     r' (?:aria-[a-z]+="[^"]*"|(?:class|role|pointer-events|font-family)="[a-z -]*"|opacity="1")'
@@ -63,7 +76,21 @@ def svg(chart: alt.TopLevelMixin, scale: float = 1.0) -> str:
         r'(?<= )(width|height)="([\d.]+)"', lambda m: f'{m[1]}="{scale * float(m[2]):.0f}"', head
     )
     body = re.sub(r"(\d+\.\d)\d+(?=[^<>]*>)", r"\1", re.sub(_WORDY, "", body))
-    return f"{head}>{_STYLE}{body}\n"
+    return f"{head}>{_STYLE}{_look_style(body)}{body}\n"
+
+
+def _look_style(body: str) -> str:
+    """The colours of answers that a picture has: text keeps them, and a dark page changes them."""
+    text = ""
+    dark = ""
+    for light_colour, dark_colour in _LOOK_DARK.items():
+        if light_colour in body:
+            text += f"text[fill='{light_colour}']{{fill:{light_colour}}}"
+            dark += f"[stroke='{light_colour}']{{stroke:{dark_colour}}}"
+            dark += f"[fill='{light_colour}'],text[fill='{light_colour}']{{fill:{dark_colour}}}"
+    if not text:
+        return ""
+    return f"<style>{text}@media(prefers-color-scheme:dark){{{dark}}}</style>"
 
 
 def chart(rows: Sequence[Mapping[str, Any]]) -> alt.Chart:

@@ -13,10 +13,11 @@ from typing import Any
 import altair as alt
 import numpy as np
 
-from makers.pictures import svg
+from makers.pictures import FONT, svg
 from nfd.core.files import write_text
 from nfd.core.findings import Axes, Finding
 from nfd.core.tables import Row
+from nfd.report import look
 from nfd.report.charts import chart_of
 from studies.embedding_rate import WIDTHS
 
@@ -202,60 +203,107 @@ def embedding_rate(numbers: Any) -> Any:
     return beside(left, right)
 
 
+# Learning rates and losses that both panels of the hero show, and the rates that are named.
+HERO_RATES = (1e-4, 1.2e-1)
+HERO_LOSSES = (2.55, 3.2)
+HERO_TICKS = (2e-4, 1e-3, 5e-3, 2e-2, 1e-1)
+
+
 def hero(numbers: Any) -> Any:
     """Draw losses of the smallest and the largest GPT by learning rate, under each recipe.
 
-    A mark shows what the small one's best learning rate costs the large one.
+    A bar shows what the small one's best learning rate costs the large one.
     """
-    findings = [hero_finding(title, numbers[name]) for name, title in HERO.items()]
-    every = list[Row]()
-    for finding in findings:
-        every += [*finding.rows, *finding.marks]
-    charts = [chart_of(one, every).properties(width=300, title=one.title) for one in findings]
-    return beside(*charts)
+    return beside(*(hero_panel(title, numbers[name]) for name, title in HERO.items()))
 
 
-def hero_finding(title: str, recipe: Any) -> Finding:
-    """The losses, best learning rates and the cost of one recipe, from its stored numbers."""
-    small_curve, *_, large_curve = recipe["grid"].values()
+def hero_panel(title: str, recipe: Any) -> Any:
+    """Draw one recipe: losses by learning rate, and what tuning the small network costs."""
     table = recipe["table"]
-    small_width = min(WIDTHS)
-    large_width = max(WIDTHS)
-    small = f"width {small_width:,}"
-    large = f"width {large_width:,}"
-    rows = [*curve_rows(small, small_curve), *curve_rows(large, large_curve)]
     best_rates = {row["width"]: row for row in table if row["quantity"] == "best lr"}
-    best = [
-        best_row(small, best_rates[small_width]),
-        best_row(large, best_rates[large_width]),
+    layers = [
+        *best_rate_layers(best_rates[min(WIDTHS)]),
+        *curve_layers(recipe["grid"]),
+        *cost_layers(recipe, best_rates),
     ]
-    (cost,) = (row["value"] for row in table if row["quantity"] == "regret (nats)")
+    return alt.layer(*layers).properties(width=300, height=300, title=title)
+
+
+def hero_points(rows: Sequence[Row], **encoding: Any) -> alt.Chart:
+    """Rows on the axes of the hero, without a mark yet."""
+    across = look.x_log("x", "learning rate", HERO_RATES, values=HERO_TICKS)
+    up = look.y_linear("y", "loss on unseen text (nats)", HERO_LOSSES, tickCount=4)
+    return look.points(rows, x=across, y=up, **encoding)
+
+
+def best_rate_layers(best: Mapping[str, Any]) -> list[Any]:
+    """The small network's best learning rate: a grey band, a dashed line, and its name above."""
+    low, high = HERO_LOSSES
+    row = {"x": best["low"], "x2": best["high"], "y": low, "y2": high}
+    band = hero_points([row]).mark_rect(color=look.BAND, opacity=0.6)
+    line = {"x": best["value"], "y": low, "y2": high}
+    dashed = hero_points([line]).mark_rule(color=look.SOFT, strokeDash=[3, 3])
+    name = {"x": best["value"], "y": high, "text": f"best at width {min(WIDTHS)}"}
+    above = hero_points([name], text="text:N").mark_text(dy=-7, color=look.SOFT, fontSize=FONT)
+    return [band.encode(x2="x2:Q", y2="y2:Q"), dashed.encode(y2="y2:Q"), above]
+
+
+def curve_layers(grid: Mapping[str, Any]) -> list[Any]:
+    """Losses of the smallest and the largest network: lines with points."""
+    small_curve, *_, large_curve = grid.values()
+    small = f"width {min(WIDTHS):,}"
+    large = f"width {max(WIDTHS):,}"
+    rows = [*curve_rows(small, small_curve), *curve_rows(large, large_curve)]
+    scale = alt.Scale(domain=[small, large], range=[look.RAMP[1], look.RAMP[3]])
+    legend = alt.Legend(title=None, orient="top", symbolType="stroke", symbolStrokeWidth=3)
+    colour = alt.Color("series:N", scale=scale, legend=legend)
+    base = hero_points(rows, color=colour)
+    line = base.mark_line(strokeWidth=2, clip=True)
+    return [line, base.mark_point(filled=True, size=40, opacity=1, clip=True)]
+
+
+def cost_layers(recipe: Any, best_rates: Mapping[int, Any]) -> list[Any]:
+    """What the small network's best learning rate costs the large one, between two diamonds.
+
+    They stand where the large network was trained: at its best learning rate, and at the small
+    one's. A cost that the interval does not tell from zero is said to be none, without a bar.
+    """
+    (cost,) = (row for row in recipe["table"] if row["quantity"] == "regret (nats)")
     carried = recipe["carried"]["value"]
-    mark = {
-        "series": large,
-        "x": best[0]["x"],
-        "y": carried,
-        "low": carried - cost,
-        "high": carried,
-        "text": f"{cost:+.2f} nats",
-    }
-    axes = Axes(
-        "x", "y", "learning rate", "loss on unseen text, nats", "semilogarithmic", False, 3.2
-    )
-    return Finding("", title, "", rows, axes, "", marks=[mark], best=best)
+    best = carried - cost["value"]
+    rate = best_rates[min(WIDTHS)]["value"]
+    at_carried = {"x": rate, "y": carried}
+    if cost["low"] <= 0 <= cost["high"]:
+        words = {"x": rate, "y": HERO_LOSSES[0], "text": "costs nothing measurable"}
+        text = hero_points([words], text="text:N")
+        diamond = hero_points([at_carried]).mark_point(**diamond_of(look.BLUE))
+        beside_line: Any = {"align": "right", "dx": -8, "dy": -14, "fontSize": FONT}
+        return [diamond, text.mark_text(color=look.BLUE, fontWeight=600, **beside_line)]
+    own_rate = best_rates[max(WIDTHS)]["value"]
+    at_best = {"x": own_rate, "x2": rate, "y": best}
+    across = hero_points([at_best]).mark_rule(color=look.ORANGE, strokeDash=[2, 3])
+    bar = {"x": rate, "y": best, "y2": carried}
+    up = hero_points([bar]).mark_rule(color=look.ORANGE, strokeWidth=5)
+    ends = hero_points([at_best, at_carried]).mark_point(**diamond_of(look.ORANGE))
+    # Below the small network's losses, to the right of the bar, there is nothing.
+    words = {"x": rate, "y": best + 0.3 * cost["value"]}
+    text = hero_points([words | {"text": f"costs {cost['value']:.2f} nats"}], text="text:N")
+    beside_bar: Any = {"align": "left", "dx": 8, "fontSize": FONT}
+    named = text.mark_text(color=look.ORANGE, fontWeight=600, **beside_bar)
+    return [across.encode(x2="x2:Q"), up.encode(y2="y2:Q"), ends, named]
+
+
+def diamond_of(colour: str) -> dict[str, Any]:
+    """A diamond whose inside is the page."""
+    return {"shape": "diamond", "size": 70, "fill": look.PAPER, "stroke": colour, "opacity": 1}
 
 
 def curve_rows(series: str, curve: Any) -> list[Row]:
     """Losses by learning rate, from a pair of lists: log2 of learning rates, and losses."""
     return [
-        {"series": series, "x": float(f"{2.0**log_rate:.2g}"), "y": loss}
+        {"series": series, "x": 2.0**log_rate, "y": loss}
         for log_rate, loss in sorted(zip(*curve, strict=True))
     ]
-
-
-def best_row(series: str, row: Mapping[str, Any]) -> Row:
-    """The best learning rate of a series, with its interval."""
-    return {"series": series, "x": row["value"], "low": row["low"], "high": row["high"]}
 
 
 CHARTS = {

@@ -41,6 +41,18 @@ def cell(column: str, value: Any) -> str:
     return "" if value is None else str(value)
 
 
+def in_sentence(column: str, value: HasInterval, level: str = "") -> str:
+    """A value as a sentence says it: ``6.0 (5.0 to 7.3)``, in percent where ``cell`` has percent.
+
+    The first interval of a paragraph says its level, such as ``95 %: ``.
+    """
+    interval = value.interval
+    percent = "share" in column
+    unit = " %" if percent else ""
+    ends = f"{_number(interval.low, percent)} to {_number(interval.high, percent)}{unit}"
+    return f"{_number(interval.value, percent)}{unit} ({level}{ends})"
+
+
 def _number(value: float, percent: bool) -> str:
     """A number as text: three digits, in percent two or a whole number."""
     if percent:

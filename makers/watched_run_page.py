@@ -80,9 +80,11 @@ trains width {width} and depth {depth} by this plan, in a loop of plain PyTorch.
 
 ```text
 watch = nfd.Watch(model, plan, sample, every={every}, expected="{out}/check")
-watch.listeners.append(partial(nfd.run_page, path="run.html"))  # a page that follows the run
+# a page that follows the run
+watch.listeners.append(partial(nfd.run_page, path="run.html"))
 ...
-group["lr"] = lr * schedule(step) * group["lr_scale"]  # of every group, before every step
+# of every group, before every step
+group["lr"] = lr * schedule(step) * group["lr_scale"]
 ...
 watch.step()  # after optimizer.step()
 ```
@@ -131,7 +133,7 @@ def page(numbers: Numbers) -> str:
         lr=numbers["lr"],
         sound_alerts=f"{len(sound['alerts'])} alerts",
         alert=alert(wrong["alerts"], numbers["setting"]["read"]),
-        table=shown(wrong["table"], WATCH),
+        table=answer(wrong["table"]),
         losses=losses(numbers),
         verdict=verdict({name: numbers[name]["held_out"] for name in RUNS}),
     )
@@ -167,9 +169,18 @@ def alert(alerts: Sequence[Numbers], read: int) -> str:
     )
 
 
+def answer(printed: str) -> str:
+    """What ``print(watch)`` printed; of versions that printed every layer, the network's lines."""
+    if printed.startswith("Step "):
+        return shown(printed, WATCH)
+    return printed
+
+
 def command_block(command: str) -> str:
     """A command as a block of code, in lines that begin with an option."""
-    lines = textwrap.wrap(re.sub(" (?!--)", "\0", command), WIDTH, break_on_hyphens=False)
+    words = re.sub(" (?!--)", "\0", command)
+    # Beside the words a line has four spaces before and a backslash behind them.
+    lines = textwrap.wrap(words, WIDTH - 6, break_on_hyphens=False)
     return "```bash\n" + " \\\n    ".join(lines).replace("\0", " ") + "\n```"
 
 

@@ -31,10 +31,11 @@ nfd.plan(make_model(8, 1), (4, 1), make_model=make_model, rule='mup')
 BUDGETS = {
     "import nfd": Imports(rooms=0, packages=1),  # lazy_loader
     "import nfd; nfd.ResNet(4, 2, 8, 1)": Imports(rooms=3, packages=8),
-    _PLAN: Imports(rooms=2, packages=18),
-    "import nfd; nfd.fit_scaling_law": Imports(rooms=2, packages=12),
-    "import nfd; nfd.fit_transfer": Imports(rooms=2, packages=11),
-    "import nfd; nfd.check": Imports(rooms=6, packages=20),
+    # report.shown, by which an answer shows itself; it imports nothing of others.
+    _PLAN: Imports(rooms=3, packages=18),
+    "import nfd; nfd.fit_scaling_law": Imports(rooms=3, packages=12),
+    "import nfd; nfd.fit_transfer": Imports(rooms=3, packages=11),
+    "import nfd; nfd.check": Imports(rooms=7, packages=20),
 }
 
 _COUNT = """

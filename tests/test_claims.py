@@ -132,7 +132,11 @@ def test_the_command_judges_every_claim_from_the_figures_runs(
             assert row["low"] <= row["value"] <= row["high"]
     page = (tmp_path / "report.html").read_text()
     assert all(claim.id in page for claim in CLAIMS)
-    assert page.index('class="verdict') < page.index("<svg") < page.index("Statements and verdicts")
+    assert (
+        page.index('class="state open"')
+        < page.index("<svg")
+        < page.index("Statements and verdicts")
+    )
     assert main(["paper", "claims", *arguments, "--only", CLAIMS[0].id]) == 0
     assert [row["id"] for row in json.loads((tmp_path / "result.json").read_text())["rows"]] == [
         CLAIMS[0].id

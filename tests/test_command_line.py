@@ -86,12 +86,15 @@ OF_32 = ("plan", "setup.py", "--width", "32", "--depth", "2")
 
 def test_a_plan_takes_base_rule_and_rate_from_a_transfer(command: Command, folder: Path) -> None:
     _, out, _ = command(*OF_32, "--from", "tuned")
-    assert "width x4, depth l = 1 times the base's (width 8, depth 2)" in out
-    assert (
-        "From tuned: tuned at width 8 and depth 2 under complete-p, lr = 0.004 [0.003, 0.006]."
-        in out
-    )
-    assert "0.004 in^-1 = 0.001" in out
+    said = " ".join(out.split())
+    assert "Train width 32, depth 2 by plan.json at learning rate 0.004" in said
+    assert "The best learning rate at width 8, depth 2 is 0.0040 (95 %: 0.0030 to 0.0060)." in said
+    assert len(out.splitlines()) <= 15
+    assert 'nfd.Plan.load("out/plan/plan.json")' in out
+    assert "plan.make_optimizer(model, lr=0.004)" in out
+    _, verbose, _ = command(*OF_32, "--from", "tuned", "--verbose")
+    assert "0.004 in^-1 = 0.001" in verbose
+    assert "From tuned, under complete-p" in verbose
     assert json.loads((folder / "out/plan/result.json").read_text())["lr"] == 0.004
 
 
@@ -101,14 +104,16 @@ def test_a_plan_shows_the_rates_that_its_optimizer_gets(command: Command, folder
     rates = [0.02 * plan.rate(name) for name in plan.entries]
     assert min(rates) == 0.005
     assert all(f"{rate:.4g}" in out for rate in rates)
+    assert "learning rate 0.02\n" in out
     assert "the base is the default" not in out
 
 
 def test_a_plan_without_a_base_says_which_it_takes(command: Command) -> None:
     _, out, _ = command(*OF_32)
-    assert "times the base's (width 64, depth 4)" in out
-    assert "the base is the default, width 64 and depth 4" in out
-    assert "--base WIDTH DEPTH, or --from out/transfer" in out
+    said = " ".join(out.split())
+    assert "lr is the best learning rate at width 64, depth 4" in said
+    assert "But the base is the default, width 64 and depth 4" in said
+    assert "--base WIDTH DEPTH, or --from out/transfer" in said
 
 
 @pytest.mark.parametrize(
@@ -128,24 +133,67 @@ def test_what_a_transfer_does_not_hold_is_refused(
     assert said in err
 
 
-def test_powers_of_batch_and_tokens_need_a_table_that_varies_them(
-    command: Command, tmp_path: Path
-) -> None:
-    widths = tmp_path / "widths.csv"
+@pytest.fixture(name="tables")
+def _tables(tmp_path: Path) -> dict[str, str]:
+    """Paths of tables of runs whose width varies, and whose tokens do."""
     lines = [f"{n},{2.0**k},{3 + 0.05 * (k + 9) ** 2}" for n in (32, 64) for k in range(-12, -6)]
-    widths.write_text("\n".join(["width,lr,loss", *lines]))
-    tokens = tmp_path / "tokens.csv"
-    tokens.write_text(widths.read_text().replace("width", "tokens"))
-    scaled = ("--scaled", "tokens=-0.5")
-    code, _, err = command("transfer", "--from", str(widths), *scaled)
+    paths = {name: tmp_path / f"{name}.csv" for name in ("width", "tokens")}
+    for name, path in paths.items():
+        path.write_text("\n".join([f"{name},lr,loss", *lines]))
+    return {name: str(path) for name, path in paths.items()}
+
+
+@pytest.mark.parametrize(
+    ("option", "read_by", "said"),
+    [
+        (("--scaled", "tokens=-0.5"), "tokens", "lr times tokens^-0.5"),
+        (("--rule", "mup"), "tokens", "mup"),
+        (("--guess", "8"), "width", "best lr at width 32"),
+    ],
+)
+def test_an_option_needs_the_table_that_it_is_for(
+    option: tuple[str, str], read_by: str, said: str, tables: dict[str, str], command: Command
+) -> None:
+    other = "width" if read_by == "tokens" else "tokens"
+    code, _, err = command("transfer", "--from", tables[other], *option)
     assert code == 2
-    assert "Leave --scaled out" in err
-    code, _, err = command("transfer", "setup.py", *scaled)
-    assert code == 2
-    assert "--from runs.csv" in err
-    code, out, _ = command("transfer", "--from", str(tokens), *scaled)
+    assert f"Leave {option[0]} out" in err
+    code, out, _ = command("transfer", "--from", tables[read_by], *option)
     assert code == 0
-    assert "lr times tokens^-0.5" in " ".join(out.split())
+    assert said in " ".join(out.split())
+
+
+def test_a_table_of_widths_and_parameters_reads_the_rule_for_a_law(
+    tables: dict[str, str], tmp_path: Path, command: Command
+) -> None:
+    header, *lines = Path(tables["width"]).read_text().splitlines()
+    both = tmp_path / "both.csv"
+    with_parameters = [f"{line},{1000 * int(line.split(',')[0]) ** 2}" for line in lines]
+    both.write_text("\n".join([f"{header},parameters", *with_parameters]))
+    options = ("transfer", "--from", str(both), "--rule", "mup")
+    code, _, err = command(*options)
+    assert code == 2
+    assert "Leave --rule out" in err
+    code, out, _ = command(*options, "--at", "parameters=7B")
+    assert code == 0
+    assert "At parameters=7B" in out
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        ("--scaled", "tokens=-0.5"),
+        ("--at", "parameters=7B"),
+        ("--guess", "8"),
+        ("--columns", "lr=rate"),
+    ],
+)
+def test_what_only_a_table_needs_is_refused_without_one(
+    option: tuple[str, str], command: Command
+) -> None:
+    code, _, err = command("transfer", "setup.py", *option)
+    assert code == 2
+    assert f"{option[0]} is for a table of runs: pass it with --from runs.csv" in err
 
 
 @pytest.mark.parametrize(
@@ -163,7 +211,7 @@ def test_the_file_may_follow_an_option_of_several_values(
 
 
 @pytest.mark.parametrize(
-    ("wrong", "near"), [("--json", ""), ("--width", "Did you mean '--widths'?")]
+    ("wrong", "near"), [("--zzz", ""), ("--width", "Did you mean '--widths'?")]
 )
 def test_an_option_is_suggested_where_one_is_like_it(
     wrong: str, near: str, command: Command
@@ -301,6 +349,52 @@ def test_other_shells_are_told_every_option(shell: str, command: Command) -> Non
         }
         for option in {*names} - placed:
             assert option.replace("_", "-") in out, option
+
+
+# ---- what a command prints: --json, --quiet, --verbose
+
+
+PREDICT = "predict setup.py --base 8 1 --width 16 --depth 1 --weights dense --replicates 2"
+STUDY = "paper study --steps 3 --batch 4 --depths 1 2 4 --widths 8 16 --seeds 2 --limit-width 32"
+STUDY += " --replicates 3 --block-depths 2 4"
+
+
+@pytest.mark.parametrize(
+    ("line", "out"),
+    [
+        (" ".join(OF_32), "plan"),
+        (f"{PREDICT} --executor inline", "predict"),
+        ("report tuned", "report"),
+        (f"{STUDY} --executor inline", "study"),
+        ("paper figure 6 --size smoke --executor inline", "figures"),
+        ("paper claims --only fig6 --size smoke --executor inline", "claims"),
+    ],
+)
+def test_json_and_quiet_print_as_they_say(
+    line: str, out: str, command: Command, folder: Path
+) -> None:
+    code, text, _ = command(*line.split(), "--json")
+    assert text == (folder / "out" / out / "result.json").read_text()
+    answer = json.loads(text)["answer"]
+    assert code == (1 if answer["tone"] == "bad" else 0)
+    code_of_quiet, text, err = command(*line.split(), "--quiet")
+    assert (code_of_quiet, text, err) == (code, "", "")
+    _, text, _ = command(*line.split())
+    assert len(text.splitlines()) <= 15
+    assert answer["state"].upper() in text
+    _, verbose, _ = command(*line.split(), "--verbose")
+    assert len(verbose.splitlines()) >= len(text.splitlines())
+    assert command(*line.split(), "--json", "--quiet")[0] == 2
+
+
+def test_a_plan_that_does_not_fit_exits_with_1(command: Command, folder: Path) -> None:
+    assert command(*OF_32)[0] == 0
+    fits = ("--fits", "out/plan/plan.json")
+    assert command(*OF_32, *fits)[1].startswith("✓ FITS")
+    code, out, _ = command(*OF_32[:3], "64", *OF_32[4:], *fits)
+    assert code == 1
+    assert out.startswith("✗ DOES NOT FIT")
+    assert json.loads(command(*OF_32, *fits, "--json")[1])["answer"]["tone"] == "good"
 
 
 # ---- nfd predict: whose networks

@@ -13,7 +13,7 @@ from nfd.core.activations import ACTIVATIONS, activation, gaussian_mean
 from nfd.core.checks import check_depth
 from nfd.core.estimates import Interval, combined, mean, satterthwaite, squared_distances, student
 from nfd.core.random import Increment, derive, generator
-from nfd.core.tables import as_text, table_of
+from nfd.core.tables import as_text, bar, table_of
 from nfd.runs.losses import cross_entropy, loss_of
 
 COVARIANCES = [(1.3, 0.7, -0.4), (1.0, 1.0, 0.95), (4.0, 0.5, 0.1), (0.3, 2.0, -0.7)]
@@ -230,3 +230,34 @@ def test_the_squared_error_of_anyone_s_model_broadcasts_nothing() -> None:
     ):
         with pytest.raises(ValueError, match="needs outputs"):
             value(out, y)
+
+
+# ---- progress in a log
+
+
+@pytest.mark.parametrize(
+    ("seconds", "lines"),
+    [
+        (1.0, []),
+        (25.0, ["3 of 10, about 3 min left", "6 of 10, about 2 min left"]),
+        (70.0, ["1 of 10, about 10 min left", "2 of 10, about 9 min left"]),
+    ],
+)
+def test_a_log_gets_a_line_a_minute(
+    seconds: float,
+    lines: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Ten steps of so many seconds each; the last ends the work and has no line."""
+    now = [0.0]
+    monkeypatch.setattr("nfd.core.tables.time.monotonic", lambda: now[0])
+    for enabled in (True, False):
+        with bar(10, "transfer", enabled) as advance:
+            for step in range(1, 11):
+                now[0] += seconds
+                advance(1, f"{step} of 10")
+        said = capsys.readouterr()
+        assert said.out == ""
+        printed = said.err.splitlines()
+        assert printed[:2] == [f"nfd: {line}" for line in lines if enabled]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -17,18 +18,21 @@ import pytest
 import torch
 from tests.waiting import PATIENCE
 
+import nfd
 from makers import watched_run, watched_run_page
+from nfd.report.shown import Shown
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 ALONE = os.environ | {"OMP_NUM_THREADS": "1"}
 
 
-# Scripts in cells: what stands in place of their parameters, what they print, and how many images
-# they write.
+# Scripts in cells: what stands in place of their parameters, what they print and show, and how many
+# images they write.
+ANSWER = "[✓✗?] [A-Z]"
 SMALL = {
     "check_transformer": (
         "WIDTHS, DEPTHS, STEPS, SEEDS, LARGE, LARGE_STEPS = [16, 32], [1, 2], 2, 2, (32, 3), 2",
-        r"(?s)Rule 'standard'.*Plan 'complete-p' for adamw: width x2, depth l = 3 .*step 1: loss",
+        rf"(?s){ANSWER}.*{ANSWER}.*head\.weight.*step 1: loss",
         0,
     ),
     "first_step_by_hand": (
@@ -38,7 +42,7 @@ SMALL = {
     ),
     "forecast_from_logs": (
         "DEPTH = 2",
-        r"(?s)forecast [+\d.]+ \[.*happened 1.\d+.*the best rate that was tried: 0.0",
+        rf"(?s){ANSWER}.*forecast [\d.]+ \(95 %.*happened 1.\d+.*that was tried: 0.0.*{ANSWER}",
         0,
     ),
     "million_wide": ("WIDTHS, STEPS = [32, 64], 2", r"width +64: loss [\d.]+ -> [\d.]+", 1),
@@ -59,17 +63,17 @@ SMALL = {
     ),
     "scaling_law": (
         "WIDTHS, DEPTHS, STEPS, SEEDS = [8, 16, 32], [1, 2, 3], 16, 3",
-        r"(?s)infinitely large: .*width 256, depth 8: ",
+        rf"(?s){ANSWER}.*infinitely large: .*width 256, depth 8: .*{ANSWER}",
         0,
     ),
     "transfer_learning_rate": (
         "WIDTHS, DEPTH, RATES, STEPS, SEEDS = [64, 128], 1, [2e-3, 8e-3, 3.2e-2], 4, 2",
-        r"(?s)width +depth +rule.*standard: .*complete-p: ",
+        ANSWER,
         1,
     ),
     "watch_a_run": (
         "WIDTH, DEPTH, STEPS, EVERY = 64, 4, 3, 1",
-        r"(?s)\[\]\n.*AdamW.*tensors",
+        rf"(?s){ANSWER}.*{ANSWER}.*✗ .*make_optimizer",
         0,
     ),
 }
@@ -97,6 +101,24 @@ def sources(name: str, parameters: str) -> list[str]:
     )
 
 
+def show(cell: str, place: str, names: dict[str, Any]) -> None:
+    """Run a cell, and print what its last line shows, as a notebook does.
+
+    An answer is shown with its picture.
+    """
+    tree = ast.parse(cell)
+    shown = None
+    if tree.body and isinstance(tree.body[-1], ast.Expr):
+        shown = ast.Expression(tree.body.pop().value)  # type: ignore[attr-defined]
+    exec(compile(tree, place, "exec"), names)
+    if shown is None:
+        return
+    value = eval(compile(shown, place, "eval"), names)
+    if isinstance(value, Shown):
+        assert "<svg" in value._repr_html_() or isinstance(value, nfd.Plan)
+        print(value)
+
+
 def test_every_script_in_cells_is_listed() -> None:
     assert {path.stem for path in EXAMPLES.glob("*.py") if "# %%" in path.read_text()} == set(SMALL)
     assert {path.stem for path in (EXAMPLES / "notebooks").iterdir()} == set(SMALL)
@@ -117,7 +139,9 @@ def test_scripts_in_cells(
         pytest.importorskip(NEEDS[name])
     monkeypatch.chdir(EXAMPLES.parent if name == "forecast_from_logs" else tmp_path)
     parameters, printed, images = SMALL[name]
-    exec(compile("\n".join(sources(name, parameters)), f"{name}.py", "exec"), {})
+    names = dict[str, Any]()
+    for cell in sources(name, parameters):
+        show(cell, f"{name}.py", names)
     assert re.search(printed, capsys.readouterr().out)
     written = [path for path in tmp_path.rglob("*") if path.suffix in (".png", ".svg")]
     assert [path.stat().st_size > 5000 for path in written] == [True] * images

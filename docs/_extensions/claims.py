@@ -79,7 +79,11 @@ def table(rows: list[dict[str, Any]]) -> str:
 def _row(row: Mapping[str, Any]) -> str:
     version = "1; abstracts of 2 and 3" if row["id"] in RESTATED else "1"
     tried = "; ".join(row["tried"])
-    more = {"How": row["measurement"], "Reading": row["reading"], "Tried": tried and f"{tried}."}
+    more = {
+        "How": row["measurement"],
+        "Reading": row["reading"],
+        "Tried": tried and f"{tried}.",
+    }
     details = "".join(
         f"<p><b>{name}.</b> {escape(text)}</p>" for name, text in more.items() if text
     )
@@ -89,12 +93,20 @@ def _row(row: Mapping[str, Any]) -> str:
         f"measured</summary>{details}</details></td>",
         *(
             f'<td data-name="{name}">{escape(text)}</td>'
-            for name, text in zip(HEAD[2:], (version, row["verdict"], number(row)), strict=True)
+            for name, text in zip(
+                HEAD[2:], (version, row["verdict"], number(row)), strict=True
+            )
         ),
     ]
     text = escape(
         " ".join(
-            [row["id"], row["source"], row["statement"], f"version {version}", row["verdict"]]
+            [
+                row["id"],
+                row["source"],
+                row["statement"],
+                f"version {version}",
+                row["verdict"],
+            ]
         ).lower()
     )
     return f'<tr id="{row["id"]}" data-text="{text}">{"".join(cells)}</tr>'
@@ -104,7 +116,9 @@ def number(row: Mapping[str, Any]) -> str:
     """The value and its 95 % interval in three digits."""
     if row["value"] is None:
         return "none"
-    value, low, high = (f"{row[name]:#.3g}".rstrip(".") for name in ("value", "low", "high"))
+    value, low, high = (
+        f"{row[name]:#.3g}".rstrip(".") for name in ("value", "low", "high")
+    )
     return (
         f"{value} (exact)"
         if row["low"] == row["high"] == row["value"]

@@ -43,7 +43,9 @@ class Help(SphinxDirective):
         names = " ".join(self.content).split()
         if not names:
             return [block]
-        described = {shown.split()[0]: (shown, meant) for shown, meant in _OPTION.findall(text)}
+        described = {
+            shown.split()[0]: (shown, meant) for shown, meant in _OPTION.findall(text)
+        }
         if lacking := [name for name in names if name not in described]:
             raise self.error(
                 f"{' '.join(self.arguments)} has no {', '.join(lacking)}, but "
@@ -61,7 +63,9 @@ class Help(SphinxDirective):
         )
         return [
             nodes.paragraph("", " ".join(about.split())),
-            nodes.paragraph("", "", nodes.strong("", "Usage: "), nodes.literal("", usage)),
+            nodes.paragraph(
+                "", "", nodes.strong("", "Usage: "), nodes.literal("", usage)
+            ),
             options,
             nodes.raw("", summary, format="html"),
             block,

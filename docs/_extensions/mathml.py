@@ -36,15 +36,21 @@ def _joined(_app: Sphinx, page: nodes.document, _name: str) -> None:
 def _inline(writer: Any, node: nodes.math) -> None:
     shown = _translated(node, block=False)
     writer.body.append(
-        f'<span class="joined">{shown}{node["after"]}</span>' if "after" in node else shown
+        f'<span class="joined">{shown}{node["after"]}</span>'
+        if "after" in node
+        else shown
     )
     raise nodes.SkipNode
 
 
 def _block(writer: Any, node: nodes.math_block) -> None:
-    number = f'<span class="eqno">({node["number"]})</span>' if node.get("number") else ""
+    number = (
+        f'<span class="eqno">({node["number"]})</span>' if node.get("number") else ""
+    )
     names = "".join(f' id="{escape(name)}"' for name in node.get("ids", ())[:1])
-    writer.body.append(f'<div class="math"{names}>{number}{_translated(node, block=True)}</div>\n')
+    writer.body.append(
+        f'<div class="math"{names}>{number}{_translated(node, block=True)}</div>\n'
+    )
     raise nodes.SkipNode
 
 
@@ -55,7 +61,9 @@ def _translated(node: nodes.Element, *, block: bool) -> str:
             'false">|', 'false" lspace="0" rspace="0">|'
         )
         # log p
-        return re.sub(r"<mo>&ApplyFunction;</mo>(?=\s*<(?!mo))", '<mspace width="0.17em"/>', shown)
+        return re.sub(
+            r"<mo>&ApplyFunction;</mo>(?=\s*<(?!mo))", '<mspace width="0.17em"/>', shown
+        )
     except ValueError as error:
         _LOG.warning("formula %r: %s", text, error, location=node)
         return f"<code>{escape(text)}</code>"

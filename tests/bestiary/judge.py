@@ -50,6 +50,7 @@ def checked(beast: Beast, sound: bool) -> list[tuple[str, str, str]]:
         rule="standard",
         optimizer=beast.optimizer,
         seeds=2,
+        remedy=False,
     )
     meters = [f"{row['meter']} {row['verdict']} with {row['axis']}" for row in check.faults]
     suspects = [(s.tensor, NAMES.get(s.what, s.what), str(s)) for s in check.suspects]

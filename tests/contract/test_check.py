@@ -61,6 +61,11 @@ def checked(make_model: Any = Residual, task: Any = None, **options: Any) -> nfd
     return nfd.check(make_model, vectors(2) if task is None else task, **{**settings, **options})
 
 
+def told(check: nfd.Check) -> str:
+    """The answer and all its details."""
+    return "\n".join(check.answer.sentences)
+
+
 def verdicts(check: nfd.Check, step: int | None = None) -> dict[tuple[str, str], str]:
     looked = check.steps if step is None else step
     return {
@@ -132,8 +137,11 @@ def test_standard_rates_grow_with_size_and_those_of_mup_and_complete_p_do_not() 
         word for (_, axis), word in words["mup"].items() if axis == "width"
     }
     assert [check.ok for check in found.values()] == [False, False, True]
-    assert str(found["complete-p"]).startswith("No fault found.")
-    assert "'complete-p' has the remedies built in" in str(found["standard"]).splitlines()[0]
+    assert str(found["complete-p"]).startswith("✓ SCALES  Every measured quantity keeps its scale")
+    standard = found["standard"]
+    assert str(standard).startswith("✗ WILL NOT SCALE AS IT IS  ")
+    assert (standard.cure, found["complete-p"].cure) == ("complete-p", None)
+    assert "With the plan complete-p none of them does." in standard.answer.because
 
 
 @pytest.mark.filterwarnings("ignore")  # of transformers' own
@@ -203,8 +211,8 @@ def test_updates_that_16_bits_round_away_are_named_in_place_of_lazy_training(
     check = nfd.check(make, task, [64, 256], [2], lr=3e-4, seeds=2, optimizer="adamw")
     rounded = {suspect.tensor for suspect in check.suspects if suspect.what == "rounding"}
     assert rounded == ({"blocks.*.1.weight", "blocks.*.3.weight"} if is_rounded else set())
-    assert ("weights of 16 bits round updates away" in str(check)) == is_rounded
-    assert "lazy training" not in str(check)
+    assert ("weights of 16 bits round updates away" in told(check)) == is_rounded
+    assert "lazy training" not in told(check)
 
 
 class GemmaNorm(nn.Module):
@@ -352,7 +360,7 @@ def test_norms_whose_epsilon_no_start_reaches_are_named_beside_a_fault(
     assert [text for text in check.wrong if "the epsilon of norms.* is" in text] == (
         check.wrong if is_named else []
     )
-    assert "check roles" not in str(check)
+    assert "check roles" not in told(check)
 
 
 class Fading(torch.optim.AdamW):
@@ -393,7 +401,7 @@ def test_a_collapse_that_comes_late_is_seen_late(power: float, late: str) -> Non
 @pytest.mark.parametrize(
     ("make_model", "options", "kind", "said"),
     [
-        (Residual, {"lr": 1e-2}, None, "No fault found"),
+        (Residual, {"lr": 1e-2}, None, "Nothing is wrong so far"),
         (
             partial(Gaining, gain=4.0),
             {"depths": [2, 8], "lr": 1e-6},
@@ -425,7 +433,7 @@ def test_what_breaks_a_training_is_named(
     make_model: Any, options: dict[str, Any], kind: str, said: str
 ) -> None:
     check = checked(make_model, **options)
-    assert said in str(check)
+    assert said in told(check)
     assert (kinds(check) == []) if kind is None else (kind in kinds(check))
     if kind is not None:
         assert not check.ok
@@ -443,9 +451,9 @@ def test_matrices_that_nothing_moves_and_random_numbers_are_told() -> None:
 
     frozen, drawing, plain = (checked(make) for make in (Frozen, Dropping, Residual))
     assert (frozen.unmoved, frozen.draws) == (["blocks.0.up.weight"], False)
-    assert "no training moved 'blocks.0.up.weight'" in str(frozen)
+    assert "no training moved 'blocks.0.up.weight'" in told(frozen)
     assert (drawing.unmoved, drawing.draws) == ([], True)
-    assert "draws random numbers" in str(drawing)
+    assert "draws random numbers" in told(drawing)
     assert plain.notes == []
 
 
@@ -642,7 +650,7 @@ def test_dicts_of_hugging_face_are_trained_on_the_loss_that_the_model_returns() 
     assert not given.copies
     copied = checked(Language, [(ids, ids) for ids in IDS[:1]], optimizer="adamw")
     assert copied.copies
-    assert "copy its input" in str(copied)
+    assert "copy its input" in told(copied)
 
 
 class Masked(Residual):
@@ -686,7 +694,7 @@ def test_optimizers_and_arrays_of_ones_own_are_taken() -> None:
     sgd = nfd.Task(arrays, make_optimizer=lambda groups: torch.optim.SGD(groups))
     assert checked(task=sgd, optimizer="sgd", lr=0.1).runs == checked(optimizer="sgd", lr=0.1).runs
     own = checked(task=nfd.Task(arrays, make_optimizer=torch.optim.RMSprop), optimizer="adamw")
-    assert "RMSprop, lr" in str(own)
+    assert "RMSprop, lr" in told(own)
     halved = nfd.Task(arrays, schedule=lambda step: 0.5)
     losses = [
         [run["loss"] for run in checked(task=task, lr=lr).runs]
@@ -797,7 +805,7 @@ def test_the_command_says_writes_and_exits(rule: str, code: int, tmp_path: Path)
     sizes = ["--widths", "64", "--depths", "4", "16", "64", "--at", "1", "5", "--out", "found"]
     done = run("check", "setup.py", *sizes, folder=tmp_path)
     assert done.returncode == code, done.stderr
-    assert ("No fault found." in done.stdout) == (not code)
+    assert done.stdout.startswith("✗" if code else "✓")
     result = json.loads((tmp_path / "found/result.json").read_text())
     assert (result["ok"], result["rule"], result["optimizer"]) == (not code, rule, "sgd")
     assert {"meter", "slope", "low", "high", "verdict", "cause"} <= result["table"][0].keys()
@@ -921,3 +929,68 @@ def test_an_update_of_the_function_that_falls_faster_than_independent_parts_do_i
         ResidualMLP, nfd.Task(batches(5), make_optimizer=rates(-1.0)), [16, 32, 64, 128], **WIDTHS
     )
     assert row_of(found, "function_update", "width")["verdict"] == "COLLAPSES"
+
+
+# ---- the answer
+
+
+def test_an_answer_says_what_to_change_and_the_plan_mends_it() -> None:
+    """Under PyTorch's defaults, at widths over a factor of 4 and depths over a factor of 4."""
+    check = nfd.check(
+        ResidualMLP, batches(4), [16, 32, 64], [2, 4, 8], lr=3e-3, rule="standard", seeds=2
+    )
+    answer = check.answer
+    assert (answer.tone, answer.state) == ("bad", "Will not scale as it is")
+    assert "need another learning rate or initial scale as the network grows" in answer.title
+    assert len(str(check).splitlines()) <= 15
+    changes = {(change.tensor, change.quantity): change for change in check.changes}
+    outer = changes["blocks.*.3.weight", "learning rate"]
+    assert (outer.values, outer.factor, outer.axes) == ("0.003 → 0.000188", "÷ 16", "width · depth")
+    head = changes["head.weight", "initial std"]
+    assert (head.factor, head.axes) == ("÷ 2", "√width")
+    assert head.now == pytest.approx(2 * head.sound, rel=0.1)
+    assert "blocks.*.0.weight" not in {tensor for tensor, _ in changes}
+    assert check.remedy is not None
+    assert not check.remedy.faults
+    assert "plan = nfd.plan(" in answer.next.code if answer.next else False
+    unmended = nfd.check(
+        ResidualMLP,
+        batches(4),
+        [16, 32, 64],
+        [2, 4, 8],
+        lr=3e-3,
+        rule="standard",
+        seeds=2,
+        remedy=False,
+    )
+    assert unmended.remedy is None
+    assert (unmended.table, unmended.runs) == (check.table, check.runs)
+
+
+def test_what_is_not_decided_says_what_to_run() -> None:
+    check = nfd.check(ResidualMLP, batches(2), [16, 32], [2], lr=3e-3, seeds=2)
+    assert check.ok
+    assert check.answer.tone == "open"
+    assert check.answer.state == "Not decided yet"
+    assert check.answer.next is not None
+    assert "nfd.check(make_model, batches, [16, 32" in check.answer.next.code
+    assert "short trainings" in check.answer.next.label
+
+
+def test_an_answer_shows_itself_in_notebooks_and_tables() -> None:
+    sound = nfd.check(ResidualMLP, batches(5), [16, 32, 64, 128], **WIDTHS)
+    for check in (sound, checked(lr=1e6, task=vectors(12))):
+        shown = check._repr_html_()
+        assert check.answer.title in shown
+        assert check.answer.brief in repr(check)
+        assert len(repr(check)) < 160
+    assert sound.plot().to_dict()["vconcat"]
+    columns = {"meter", "axis", "step", "slope", "low", "high", "verdict", "since"}
+    assert columns <= sound.table[0].keys()
+
+
+def test_its_table_is_a_data_frame() -> None:
+    pytest.importorskip("pandas")
+    check = checked()
+    assert len(check.to_pandas()) == len(check.table)
+    assert {"meter", "slope", "verdict"} <= {*check.to_pandas().columns}

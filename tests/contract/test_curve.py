@@ -94,8 +94,14 @@ def test_a_wide_forecast_is_refused_with_a_remedy_and_a_narrow_one_is_not() -> N
     unknown = nfd.forecast_run(until(losses, 800), COOLED, TOTAL)
     assert unknown.refusal is not None
     assert "ask again" in unknown.refusal
-    assert unknown.refusal in str(unknown)
-    assert nfd.forecast_run(until(curve(CONSTANT)), CONSTANT, TOTAL).refusal is None
+    assert unknown.answer.tone == "open"
+    assert "do not tell where the run ends" in str(unknown)
+    narrow = nfd.forecast_run(until(curve(CONSTANT)), CONSTANT, TOTAL)
+    assert narrow.refusal is None
+    assert narrow.answer.tone == "good"
+    assert narrow.table[-1]["step"] == TOTAL
+    assert narrow.table[-1]["loss"] == narrow.loss.value
+    assert "<svg" in narrow._repr_html_()
 
 
 def test_a_rate_that_is_known_narrows_and_moves_the_drop() -> None:

@@ -310,7 +310,8 @@ def test_a_terminal_gets_a_bar_unless_it_is_not_wanted() -> None:
     transferred, rest = rest.split("transferred")
     fitted, rest = rest.split("fitted")
     assert all(
-        " runs" in screen and "left" in screen for screen in (checked, transferred, fitted, rest)
+        " trainings" in screen and "left" in screen
+        for screen in (checked, transferred, fitted, rest)
     )
 
 

@@ -226,12 +226,12 @@ def test_what_a_resolution_leaves_out_is_measured_against_exact_networks() -> No
     assert bool(p.loss_resolution_bias_stderr[-1] > 0)
     assert float(p.loss_high[-1] - p.loss_low[-1]) >= 2 * abs(bias)
     assert float(p.loss_low[-1]) < float(exact.loss[-1]) < float(p.loss_high[-1])
-    assert "resolution" in str(p)
+    assert "resolution" in " ".join(p.answer.details)
     muon = predicted(bare.under(optimizer="muon"), offset_task(3), lr=0.02)
     assert muon.weights == "structured"
     for other in (exact, muon):
         assert not other.loss_resolution_bias.any()
-        assert "resolution" not in str(other)
+        assert "resolution" not in " ".join(other.answer.details)
 
 
 # ---- what is asked for
@@ -274,6 +274,9 @@ def test_a_prediction_prints_and_lists_its_losses() -> None:
         "depth 2",
     ):
         assert text in str(p), text
+    assert repr(p).startswith("<Prediction: ✓ Predicted: The infinitely wide network of depth 2")
+    assert "<svg" in p._repr_html_()
+    assert p.plot().to_dict()["layer"]
     kept = pickle.loads(pickle.dumps(p))
     assert torch.equal(kept.loss, p.loss)
     assert str(kept) == str(p)
@@ -308,6 +311,8 @@ def test_a_run_that_diverges_is_a_result_without_numbers() -> None:
     assert math.isnan(p.table[-1]["low"])
     assert math.isnan(p.eval_loss)
     assert "diverged" in str(p)
+    assert p.answer.tone == "bad"
+    assert p.answer.title.endswith("diverges")
 
 
 PASSES = Counter[int]()

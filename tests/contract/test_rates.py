@@ -220,8 +220,8 @@ def test_smaller_rates_do_not_move_the_regret_of_digits() -> None:
 def test_without_a_guess_the_answer_asks_for_it() -> None:
     rows, _ = asked(-2.0)
     said = str(nfd.fit_transfer(rows))
-    assert "guess=" in said
-    assert "guess=" not in str(nfd.fit_transfer(rows, guess=GUESS))
+    assert "say the loss before training" in said
+    assert "say the loss before training" not in str(nfd.fit_transfer(rows, guess=GUESS))
 
 
 @pytest.mark.parametrize(("step", "loss"), [(0.5, 6.0), (1.1, 4.0), (1.5, 2.5), (2.0, 2.5)])

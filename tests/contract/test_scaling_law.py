@@ -198,9 +198,13 @@ def test_a_best_size_outside_of_the_fit_is_marked() -> None:
     large = capacity.best(parameters="1B")
     assert small.inside
     assert not large.inside
-    assert f"{WIDTHS[0]}..{WIDTHS[-1]}" in str(large)
-    assert "outside" in str(large)
-    assert "outside" not in str(small)
+    assert f"{WIDTHS[0]}..{WIDTHS[-1]}" in large.note
+    assert "outside" in large.note
+    assert "outside" not in small.note
+    assert large.answer.title == (
+        f"1B parameters are best spent on width {large.width:,} and depth {large.depth}"
+    )
+    assert large.answer.tone == "good"
 
 
 def test_losses_that_do_not_tell_the_best_size_give_none() -> None:
@@ -210,3 +214,56 @@ def test_losses_that_do_not_tell_the_best_size_give_none() -> None:
     assert capacity.law.good
     with pytest.raises(ValueError, match=r"width 512 and depth 32"):
         capacity.best(parameters="6.4M")
+
+
+def growth(bends: float, scatter: float, largest: float = 1.0) -> nfd.ScalingLaw:
+    """A law of runs whose largest size has a loss that is so many times that of the law."""
+    rows = planted(np.full(3, bends), scatter, 0)
+    for row in rows:
+        if (row["width"], row["depth"]) == (WIDTHS[-1], DEPTHS[-1]):
+            row["loss"] *= largest
+    return nfd.fit_scaling_law(with_parameters(rows))
+
+
+def test_a_law_says_where_to_grow_and_by_what_it_gains() -> None:
+    law = growth(0.0, 0.01)
+    assert law.answer.tone == "good"
+    assert law.answer.title.startswith("Grow in ")
+    rows = {row["network"]: row for row in law.growth.table}
+    gain = rows["twice the depth"]
+    truth = mean_loss(256, 16, np.zeros(3)) - mean_loss(256, 32, np.zeros(3))
+    assert gain["gain_low"] < truth < gain["gain_high"]
+    assert law.best(times=2).cost <= 2 * law.costs["parameters"].at(256, 16)
+    assert "<svg" in law._repr_html_()
+    assert "vconcat" in law.plot().to_dict()
+
+
+def test_flat_losses_say_not_to_grow_and_noisy_ones_that_it_is_not_known() -> None:
+    random = np.random.default_rng(0)
+
+    def flat(scatter: float) -> nfd.ScalingLaw:
+        return nfd.fit_scaling_law(
+            [
+                row | {"loss": FLOOR + scatter * random.normal()}
+                for row in planted(np.zeros(3), 0.0, 0)
+            ]
+        )
+
+    assert flat(0.005).answer.tone == "good"
+    assert flat(0.005).answer.title.startswith("Do not grow")
+    noisy = flat(0.2)
+    assert noisy.answer.tone == "open"
+    assert noisy.answer.title == "These runs do not tell whether growing pays"
+    assert noisy.answer.next is not None
+    assert "6 seeds" in noisy.answer.next.label
+
+
+def test_a_law_that_is_refused_names_the_size_to_run_and_a_contradicted_one_is_wrong() -> None:
+    bent = growth(1.6, 0.02)
+    assert bent.answer.tone == "open"
+    assert bent.answer.next is not None
+    assert "width 512" in bent.answer.next.code
+    wrong = growth(0.0, 0.005, largest=1.2)
+    assert wrong.answer.tone == "bad"
+    assert "largest network" in wrong.answer.title
+    assert growth(0.0, 0.005).answer.tone == "good"

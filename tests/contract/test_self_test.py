@@ -92,7 +92,7 @@ def test_a_sound_plan_is_quiet(rule: str, optimizer: str) -> None:
     assert not test.off
     assert test.axes == (("width",) if rule == "mup" else ("width", "depth"))
     assert {row.quantity for row in test.rows} >= {"update", "start", "output"}
-    assert str(test).startswith("The plan scales with width")
+    assert str(test).startswith("✓ SCALES  The plan scales with width")
 
 
 def test_a_wrong_rate_is_named_with_its_power() -> None:
@@ -110,7 +110,8 @@ def test_a_wrong_start_is_named_where_it_is() -> None:
     starts = {row.kind for row in test.off if row.quantity == "start"}
     assert "blocks.*.1.weight" in starts
     assert "head.weight" not in starts
-    assert "blocks.*.1.weight: initial activations too large by width^+" in str(test)
+    (cause,) = [text for text in test.causes if text.startswith("blocks.*.1.weight: initial")]
+    assert " times too large at 4 times the width, as width^" in cause
 
 
 def test_a_start_off_with_depth_is_off_with_depth_only() -> None:
@@ -245,7 +246,7 @@ def test_sums_that_training_aligns_are_no_fault_and_logits_that_it_makes_grow_ar
     test = plan.self_test(make_model, IDS)
     by_root = make_model is ByRoot
     assert {row.quantity for row in test.off} == ({"logits"} if by_root else set()), test
-    assert ("divide them by the size of a head" in str(test)) == by_root
+    assert ("divide them by the size of a head" in " ".join(test.causes)) == by_root
 
 
 class Weakened(ResidualMLP):

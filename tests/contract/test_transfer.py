@@ -4,6 +4,7 @@ stopped and goes on.
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,10 @@ def test_a_rate_that_transfers_is_told_from_one_that_does_not() -> None:
         drift = answer.drift("standard", "width")
         assert drift.low <= math.log(best, 4) <= drift.high
     assert (flat.verdict("standard"), steep.verdict("standard")) == ("TRANSFERS", "COSTS")
+    assert (flat.answer.tone, steep.answer.tone) == ("good", "bad")
+    rate = f"{flat.best('standard', 4, 2).value:.2g}"
+    assert flat.answer.title == f"Train every size at learning rate {rate} with PyTorch's defaults"
+    assert steep.answer.title.startswith("A small network's rate costs too much")
     assert abs(flat.regret("standard").value) < 0.02
     assert steep.regret("standard").value > 1
 
@@ -188,7 +193,7 @@ class Deaf(ResidualMLP):
 def test_an_answer_begins_with_that_nothing_is_learnt_only_if_it_is_so(make_model: Any) -> None:
     said = str(asked(make_model, rules=("standard", "complete-p")))
     assert (
-        said.startswith("Nothing is learnt at width")
+        said.startswith("? NOT DECIDED YET  Nothing is learnt at 16 wide, 2 deep")
         == ("Nothing is learnt" in said)
         == (make_model is Deaf)
     )
@@ -293,6 +298,134 @@ def test_a_mistake_of_the_model_is_shown_once_with_its_line(tmp_path: Path) -> N
     assert "Traceback" not in ended.stderr
 
 
+# ---- three states, and what to run next
+
+
+def test_too_few_seeds_are_not_decided_and_say_how_many_would_do() -> None:
+    """Two seeds decide nothing, whatever they show."""
+    answer = compared(Planted, rules=("mup",), seeds=2)
+    assert answer.verdict("mup") == "UNCERTAIN"
+    first = answer.answer
+    assert (first.tone, first.state) == ("open", "Not decided yet")
+    assert "3" in first.title
+    assert first.next is not None
+    assert "seeds=3" in first.next.code
+    # Four rates or more, since grids grow, of two sizes and one more seed; 2 rates of 6 new seeds.
+    count = int(first.next.label.partition("about ")[2].split()[0])
+    assert count >= 2 * 4 + 2 * 6
+    assert "No rule is known to transfer" not in str(answer)
+
+
+def noisy(share: float, seeds: int, noise: float) -> list[dict[str, Any]]:
+    """A log in which the small network's best rate costs about so large a share of the progress."""
+    random = np.random.default_rng(3)
+    guess = math.log(10)
+    shift = math.sqrt(share * (guess - 0.6) / 0.05)
+    rows = []
+
+    def add(width: int, rates: list[float], names: range) -> None:
+        vertex = -8.5 + (shift if width == 128 else 0.0)
+        for seed in names:
+            for rate in rates:
+                loss = (0.6 + 0.05 * (rate - vertex) ** 2) * math.exp(noise * random.normal())
+                rows.append({"width": width, "lr": 2.0**rate, "seed": seed, "loss": loss})
+
+    for width in (32, 128):
+        add(width, [float(rate) for rate in range(-13, 0)], range(seeds))
+    found = nfd.fit_transfer(rows, guess=guess)
+    best = [math.log2(found.best("logged", width, 1).value) for width in (32, 128)]
+    add(128, best, range(seeds, 3 * seeds))
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("share", "noise", "verdict", "tone", "begins"),
+    [
+        (0.01, 0.02, "TRANSFERS", "good", "Train every size at learning rate 0.00"),
+        (0.5, 0.02, "COSTS", "bad", "A small network's rate costs too much: tune at full size"),
+        (0.1, 0.2, "UNCERTAIN", "open", "A small network's rate probably transfers; about"),
+        (0.3, 0.2, "UNCERTAIN", "open", "A small network's rate probably costs too much; about"),
+    ],
+)
+def test_logs_have_three_states(
+    share: float, noise: float, verdict: str, tone: str, begins: str
+) -> None:
+    transfer = nfd.fit_transfer(noisy(share, 4, noise), guess=math.log(10))
+    assert (transfer.verdict("logged"), transfer.answer.tone) == (verdict, tone)
+    assert transfer.answer.title.startswith(begins)
+    assert transfer.answer.next is not None
+    assert len(str(transfer).splitlines()) <= 15
+    assert repr(transfer) == f"<Transfer: {transfer.answer.brief}>"
+
+
+def test_both_ends_of_the_cost_are_drawn_where_fresh_seeds_measured_them() -> None:
+    """The grid's seeds chose the rates, and end lower than fresh ones by chance."""
+    rows = noisy(0.5, 4, 0.05)
+    transfer = nfd.fit_transfer(rows, guess=math.log(10))
+    fresh = [row["loss"] for row in rows if row["seed"] >= 4]
+    means = [float(np.mean(fresh[k::2])) for k in (0, 1)]
+
+    def drawn(part: Any) -> list[dict[str, Any]]:
+        if isinstance(part, dict):
+            return [part, *(row for value in part.values() for row in drawn(value))]
+        return [row for value in part for row in drawn(value)] if isinstance(part, list) else []
+
+    points = drawn(transfer.plot().to_dict())
+    ends = [row["value"] for row in points if "fresh seeds at the" in str(row.get("text"))]
+    assert ends == pytest.approx(means)
+    (bar,) = (row for row in points if "from" in row)
+    assert (bar["value"], bar["from"]) == pytest.approx(tuple(means))
+
+
+def test_a_best_rate_at_the_end_of_a_log_says_which_rates_to_train() -> None:
+    rows = [
+        {"width": width, "lr": 2.0**rate, "seed": seed, "loss": 2 + 0.1 * (rate + end) ** 2 + seed}
+        for width, end in ((32, 9.4), (128, 6.0))
+        for seed in (0, 1)
+        for rate in range(-12, -5)
+    ]
+    answer = nfd.fit_transfer(rows).answer
+    assert answer.tone == "open"
+    assert answer.title == "The best rate lies at the end of your grid, 0.016"
+    assert answer.next is not None
+    assert answer.next.label.startswith("Train 128 wide at 0.0312 and 0.0625")
+    assert "end of your grid" not in str(nfd.fit_transfer(rows[: len(rows) // 2] * 1).answer)
+
+
+BOWLS = """
+import torch
+from tests.contract.test_transfer import ONES, Bowl, Steeper, height
+import nfd
+
+family = nfd.Family({model}, (4, 2), "standard", "sgd")
+task = nfd.Task(ONES[:3], height)
+"""
+SWEEP = ["--widths", "4", "16", "--depths", "2", "--lr", "0.5", "0.7071", "1", "1.4142"]
+
+
+@pytest.mark.parametrize(("model", "code"), [("Bowl", 0), ("Steeper", 1)])
+def test_the_shell_exits_with_1_only_where_every_rule_costs(
+    model: str, code: int, tmp_path: Path
+) -> None:
+    (tmp_path / "setup.py").write_text(BOWLS.format(model=model))
+    ended = run("transfer", "setup.py", *SWEEP, "--executor", "inline", folder=tmp_path)
+    assert ended.returncode == code, ended.stderr
+    lines = ended.stdout.splitlines()
+    assert len(lines) <= 15
+    assert lines[0].startswith("✗ COSTS" if code else "✓ TRANSFERS")
+    stored = json.loads((tmp_path / "out/transfer/result.json").read_text())
+    assert stored["answer"]["title"] in " ".join(ended.stdout.split())
+    fresh = [row for row in stored["curves"] if row["seeds"] == "fresh"]
+    assert [row["width"] for row in fresh] == [16, 16]
+    (command,) = (line.strip() for line in lines if line.startswith("  nfd "))
+    if code:
+        assert command.startswith("nfd transfer setup.py")
+        assert command.endswith("--rules standard complete-p")
+    else:
+        where = "--width 32 --depth 2 --rule standard --from out/transfer"
+        assert command == f"nfd plan setup.py {where}"
+
+
 # ---- losses at best rates
 
 SINGLE = [(torch.ones(1), torch.ones(1))] * 3
@@ -366,16 +499,19 @@ def test_a_rule_that_transfers_is_beside_one_whose_loss_is_lower(
     """
     answer = compared(make_model, rules=("standard", "mup"))
     assert (answer.verdict("mup"), answer.verdict("standard")) == ("TRANSFERS", "COSTS")
-    *others, last = answer.notes
-    better = "standard is better" in last
-    assert (better, not others) == (is_worse, grows)
-    assert all("the larger network is" in note for note in others)
-    assert all(note in str(answer) for note in answer.notes)
+    but = answer.answer.but
+    better = but.startswith("PyTorch's defaults end ")
+    assert (better, not answer.notes) == (is_worse, grows)
+    assert all("the larger network is" in note for note in answer.notes)
+    assert {*answer.notes} <= {*answer.answer.details}
     if is_worse:
         gap = answer.loss("mup", 16, 2).value - answer.loss("standard", 16, 2).value
         assert gap == pytest.approx(0.5 * 0.25, abs=0.05)  # hidden weights are half as large
-        assert f"{gap:.2f}" in last
-    assert last.startswith("Use mup") is not is_worse
+        assert f"{gap:.2f}" in but
+        assert f"But {but[:30]}" in str(answer)
+    assert answer.answer.tone == "good"
+    rate = f"{answer.best('mup', 4, 2).value:.2g}"
+    assert answer.answer.title == f"Train every size at learning rate {rate} with the plan mup"
 
 
 def test_the_losses_of_every_rule_and_size_are_told() -> None:
@@ -388,7 +524,9 @@ def test_the_losses_of_every_rule_and_size_are_told() -> None:
         loss = answer.loss(rule, width, 2)
         assert (row["value"], row["low"], row["high"]) == (loss.value, loss.low, loss.high)
         assert loss.value == pytest.approx(0.1 + 2 / width, abs=0.02)
-        assert f"{loss.value:.3g}" in str(answer)
+        told = [row for row in answer.levels if row["network"] == f"{width} wide, 2 deep"]
+        (level,) = (row for row in told if row["rule"] == rule)
+        assert level["loss (95 %)"] == loss.in_words().replace("95 %: ", "")
     with pytest.raises(ValueError, match="width 5"):
         answer.loss("mup", 5, 2)
 
@@ -493,7 +631,7 @@ def test_the_shell_prints_losses_and_warnings(tmp_path: Path) -> None:
         "0.01",
         "0.1",
     ]
-    words = ["mine.py", *sizes]
+    words = ["mine.py", *sizes, "--verbose"]
     ended = run("transfer", *words, folder=tmp_path)
     assert ended.returncode == 0, ended.stderr
     assert "'init_scale': (1, 2, 4, 8)" in ended.stdout

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+import shlex
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from nfd.cli.answering import again
 from nfd.cli.shared import SizesCommand
+from nfd.core.answer import Answer
 from nfd.core.checks import check_count
-from nfd.core.errors import VERDICT, InputError
+from nfd.core.errors import InputError
 from nfd.core.options import option
-from nfd.core.tables import show
 
 if TYPE_CHECKING:
-    from nfd.report.page import Report
+    from nfd.cli.setup_file import Setup
+    from nfd.families.family import Family
+    from nfd.meters.check import Check
+    from nfd.report.answer_page import AnswerPage
 
 
 @dataclass
@@ -21,8 +27,9 @@ class CheckCommand(SizesCommand):
 
     Example: nfd check setup.py --widths 32 64 128 --depths 2 4 8 --lr 3e-3
 
-    Writes report.html, result.json, runs.csv, meters.csv and charts to OUT. Exit code 0 if nothing
-    collapses, grows or breaks, 1 if something does.
+    Where something is wrong, the same networks are also trained by the plan that should mend it.
+    Writes report.html, result.json, runs.csv, meters.csv and charts to OUT. Exit code 1 if
+    something grows, collapses or breaks, else 0, also where something is not decided yet.
     """
 
     name = "check"
@@ -75,47 +82,97 @@ class CheckCommand(SizesCommand):
                 noise=self.noise,
                 sweep=sweep,
             )
-        page = self._report(family.name, result, command).write(directory)
-        show(result.lead, result, f"Report: {page}")
-        return 0 if result.ok else VERDICT
+        answer = self._answer(setup, family, result, command)
+        page = self._page(family.name, result, answer, command).write(directory)
+        return self.end(answer, page)
 
-    def _report(self, model: str, answer: Any, command: str) -> Report:
-        """Lay the answer out as a report."""
-        from nfd.meters.check import check_findings
-        from nfd.meters.meter import METERS, in_words
-        from nfd.report.page import Report, Section, made_by
+    def _answer(self, setup: Setup, family: Family, result: Check, command: str) -> Answer:
+        """The answer of the check, with advice for the shell."""
+        from nfd.meters.check_answer import about_of, is_anything_judged, more_networks
 
-        meanings = [f"{in_words(name)}: {meter.meaning}." for name, meter in METERS.items()]
-        networks = [row for row in answer.rows if not row["matrix"]]
-        last_networks = [row for row in networks if row["step"] == answer.steps]
+        answer = result.answer
+        path, _, name = family.name.partition(":")
+        model = f"{name} in {Path(path).name}" if name else f"{path} in {Path(self.setup).name}"
+        answer = replace(answer, about=f"nfd check · {model} · {about_of(result)}")
+        next_step = answer.next
+        if answer.tone == "open" and is_anything_judged(result):
+            more = more_networks(result)
+            line = again(command, "--seeds", more.seeds) if more.seeds else command
+            for axis, sizes in more.sizes.items():
+                if list(sizes) != result.sizes[axis]:
+                    line = again(line, f"--{axis}s", *sizes)
+            return answer.with_next(more.label, line)
+        if answer.tone == "open":
+            return replace(answer, next=None)
+        if next_step is not None and "lower learning rate" in next_step.label:
+            return answer.with_next(next_step.label, again(command, "--lr", f"{result.lr / 10:g}"))
+        if answer.tone == "good" and next_step is not None:
+            return answer.with_next(next_step.label, self._transfer(result))
+        return self._planned(setup, result, answer)
+
+    def _transfer(self, result: Check) -> str:
+        """The command that finds the learning rate, at both ends of the sizes."""
+        words = ["nfd", "transfer", self.setup]
+        for axis, sizes in result.sizes.items():
+            words += [f"--{axis}s", *map(str, sorted({sizes[0], sizes[-1]}))]
+        if self.rule is not None:
+            words += ["--rules", self.rule]
+        if self.optimizer is not None:
+            words += ["--optimizer", self.optimizer]
+        return shlex.join(words)
+
+    def _planned(self, setup: Setup, result: Check, answer: Answer) -> Answer:
+        """Advise the plan of the rule that helps, or a self-test of the plan in use."""
+        width, depth = (sizes[-1] for sizes in result.sizes.values())
+        words = ["nfd", "plan", self.setup, "--width", str(width), "--depth", str(depth)]
+        words += ["--base", *map(str, result.base)]
+        rule = result.cure or result.rule
+        if rule != setup.family(result.base, None, self.optimizer).rule:
+            words += ["--rule", rule]
+        if self.optimizer is not None:
+            words += ["--optimizer", self.optimizer]
+        if result.cure is None:
+            if result.rule == "standard":
+                return answer
+            return answer.with_next(
+                "Run next: the plan tests itself, tensor by tensor",
+                shlex.join([*words, "--self-test"]),
+            )
+        words += ["--lr", f"{result.lr:g}"]
+        return answer.with_next(f"Train by the plan {rule}", shlex.join(words))
+
+    def _page(self, model: str, result: Check, answer: Answer, command: str) -> AnswerPage:
+        """Lay the answer out as a page."""
+        from nfd.meters.check_page import closing_sections, curves_of, first_sections
+        from nfd.report.answer_page import AnswerPage
+
+        networks = [row for row in result.rows if not row["matrix"]]
+        last_networks = [row for row in networks if row["step"] == result.steps]
         numbers = {
-            name: getattr(answer, name)
+            name: getattr(result, name)
             for name in ("rule", "optimizer", "lr", "ok", "table", "growth", "rows")
         }
-        suspects = [asdict(suspect) for suspect in answer.suspects]
-        opening = []
-        if answer.wrong:
-            opening.append(Section("What went wrong", [], points=answer.wrong))
-        tables = {"runs.csv": last_networks, "meters.csv": answer.rows}
+        tables = {"runs.csv": last_networks, "meters.csv": result.rows}
         if self.noise:
-            tables["noise.csv"] = answer.noise
-        return Report(
-            f"How {model} scales",
+            tables["noise.csv"] = result.noise
+        remedy = result.remedy
+        return AnswerPage(
+            # What a terminal prints of every quantity is a table here.
+            replace(answer, details=result.sentences),
             command,
             self.settings,
-            check_findings(answer, f"batches of {self.setup}"),
-            answer.lead,
-            opening=opening,
-            closing=[
-                Section("What the meters are", [], points=meanings, folded=True),
-                made_by(command),
-            ],
+            first_sections(result),
+            closing=closing_sections(result),
             content={
                 "model": model,
-                "failures": [str(failure) for failure in answer.failures],
-                "suspects": suspects,
-                "noise": answer.noise,
-                "ladder": answer.ladder,
+                "failures": [str(failure) for failure in result.failures],
+                "suspects": [asdict(suspect) for suspect in result.suspects],
+                "changes": [asdict(change) for change in result.changes],
+                "cure": result.cure,
+                "remedy": None if remedy is None else remedy.table,
+                "curves": curves_of(result),
+                "noise": result.noise,
+                "ladder": result.ladder,
             }
             | numbers,
             tables=tables,

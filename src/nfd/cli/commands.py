@@ -26,9 +26,9 @@ _ABOUT = """Example: nfd check setup.py --widths 32 64 128 --depths 2 4 8 --lr 3
 
 setup.py is a Python file that defines make_model(width, depth) and batches.
 nfd COMMAND --help lists the options."""
-_CODES = """Exit codes: 0 done; 1 a check failed, or a law does not hold; 2 an error in
-your input or code; 70 a bug in nfd, with its traceback; 130 interrupted by
-Ctrl-C or SIGTERM."""
+_CODES = """Exit codes: 0 for an answer with ✓ or ?; 1 for one with ✗, which says that
+something is wrong; 2 an error in your input or code; 70 a bug in nfd, with its
+traceback; 130 interrupted by Ctrl-C or SIGTERM."""
 
 
 @dataclass

@@ -32,7 +32,7 @@ from nfd.core.tables import said, visible
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.
 
-    It is 0, 1 (a verdict), 2 (input), 70 (a bug of ours) or 130 (interrupted).
+    It is 0 (✓ and ?), 1 (✗), 2 (input), 70 (a bug of ours) or 130 (interrupted).
     """
     if arguments is None:
         arguments = sys.argv[1:]
@@ -62,6 +62,8 @@ def _run(words: list[str]) -> int:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
+            if getattr(command, "quiet", False):
+                warnings.simplefilter("ignore")
             return int(command.run(shlex.join(["nfd", *words])))
     except SystemExit as error:
         raise StateError(

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+import shlex
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from nfd.cli.setup_file import Setup
 from nfd.cli.shared import NetworkCommand
+from nfd.core.answer import Answer, in_terminal
 from nfd.core.errors import VERDICT, InputError
 from nfd.core.names import BASE
 from nfd.core.options import option
-from nfd.core.tables import Lead, show
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from nfd.experiments.tuned import Tuned
     from nfd.families.family import Family
+    from nfd.scaling.plan import Plan
+
+_DEFAULT_BASE = (
+    "the base is the default, width {} and depth {}: give that of your rate by --base WIDTH DEPTH, "
+    "or --from out/transfer."
+)
 
 
 @dataclass
@@ -73,7 +82,6 @@ class PlanCommand(NetworkCommand):
 
     def run(self, command: str) -> int:
         """Answer; returns the exit code."""
-        from nfd.core.files import staged, write_json
         from nfd.experiments.tuned import Tuned
         from nfd.laws.rate_runs import law_for_plan
 
@@ -91,25 +99,69 @@ class PlanCommand(NetworkCommand):
             if self.law:
                 law = law_for_plan(self.law, plan.rule)
             plan = plan.for_run(self.batch, self.tokens, law=law)
+        code = self._write(plan, directory, command, setup, tuned, family)
+        if not self.self_test:
+            return code
+        return self._test(family, plan)
+
+    def _write(
+        self,
+        plan: Plan,
+        directory: Path,
+        command: str,
+        setup: Setup,
+        tuned: Tuned | None,
+        family: Family,
+    ) -> int:
+        """Write the plan and what it decides, and print that; returns the exit code."""
+        from nfd.core.files import staged, write_json
+        from nfd.scaling.plan_answer import PlannedTraining, plan_answer
+
+        path = directory / "plan.json"
         lr = self.lr
-        if lr is None and tuned is not None:
+        shown_lr = lr
+        evidence = ""
+        if tuned is not None:
+            evidence = tuned.evidence
+        if tuned is not None and lr is None:
             lr = tuned.lr.value
-        table = plan.explain(lr, setup.names.get("adamw_lr"))
+            # Its interval leaves no more digits.
+            shown_lr = float(f"{lr:.2g}")
+        adamw_lr = setup.names.get("adamw_lr")
+        table = plan.explain(shown_lr, adamw_lr)
+        answer = plan_answer(plan, PlannedTraining(shown_lr, adamw_lr, path.as_posix(), evidence))
+        if self.base is None and tuned is None and "family" not in setup.names:
+            answer = replace(answer, but=_DEFAULT_BASE.format(*family.base))
+        about = f"nfd plan · make_model in {setup.path} · {answer.about}"
+        answer = replace(answer, about=about, details=table.splitlines())
         with staged(directory) as folder:
             plan.save(folder / "plan.json")
-            lead = Lead(table.partition("\n")[0])
-            content = {"command": command, "lead": asdict(lead), "config": self.settings, "lr": lr}
+            content = {
+                "title": answer.title,
+                "command": command,
+                "answer": answer.plain(),
+                "config": self.settings,
+                "lr": lr,
+            }
             write_json(folder / "result.json", content | {"plan": plan.to_dict()})
-        show(lead, table, *self._remarks(setup, tuned, family), f"Plan: {directory / 'plan.json'}")
-        if not self.self_test:
-            return 0
-        return self._test(family, plan)
+        return self.end(answer, path, *self._remarks(setup, tuned, family))
 
     def _test(self, family: Family, plan: Any) -> int:
         """Let the plan test itself; returns the exit code."""
         test = plan.self_test(family.make_model, family.sample)
-        show(Lead(test.verdict, "good" if test.ok else "bad"), test)
-        return 0 if test.ok else VERDICT
+        answer = test.answer
+        if answer.tone == "bad":
+            answer = answer.with_next(
+                "Look at the roles of these tensors", f"nfd plan {self.setup}"
+            )
+        elif answer.tone == "good":
+            words = ["nfd", "check", self.setup]
+            answer = answer.with_next("Then check what training does", shlex.join(words))
+        else:
+            answer = replace(answer, next=None)
+        if not self.quiet:
+            print(in_terminal(answer, verbose=self.verbose))
+        return VERDICT if answer.tone == "bad" else 0
 
     def _family(self, setup: Setup, tuned: Tuned | None) -> Family:
         """Return the family of the file, with base, rule and optimizer as asked for or tuned."""
@@ -133,7 +185,7 @@ class PlanCommand(NetworkCommand):
         return replace(family, base=base)
 
     def _remarks(self, setup: Setup, tuned: Tuned | None, family: Family) -> list[str]:
-        """Say where the base comes from, unless it was given."""
+        """Say where the base comes from, unless it was given or is the default."""
         if self.base is not None:
             return []
         if tuned is not None:
@@ -143,10 +195,7 @@ class PlanCommand(NetworkCommand):
             return [
                 f"The base is that of the family in {setup.path}: width {width}, depth {depth}."
             ]
-        return [
-            f"Note: the base is the default, width {width} and depth {depth}. Factors are right "
-            "only for rates that were tuned there: give --base WIDTH DEPTH, or --from out/transfer."
-        ]
+        return []
 
     def _compare(self, module: Any) -> int:
         """Say whether the stored plan fits the network; returns the exit code."""
@@ -158,9 +207,14 @@ class PlanCommand(NetworkCommand):
         try:
             held_as_planned(module, plan.entries)
         except InputError as differing:
-            print(f"{self.fits} does not fit {size}. {differing}")
-            return VERDICT
-        print(
-            f"{self.fits} fits {size}: all {len(plan.entries)} tensors have their names and shapes."
-        )
-        return 0
+            answer = Answer(
+                "bad", "Does not fit", f"{self.fits} does not fit {size}", because=str(differing)
+            )
+        else:
+            answer = Answer(
+                "good",
+                "Fits",
+                f"{self.fits} fits {size}",
+                because=f"All {len(plan.entries)} tensors have their names and shapes.",
+            )
+        return self.end(answer, None)

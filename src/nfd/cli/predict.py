@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
 
+from nfd.cli.answering import again
 from nfd.cli.shared import TrainingCommand
+from nfd.core.answer import Next
 from nfd.core.options import option
-from nfd.core.tables import Lead, show
+
+if TYPE_CHECKING:
+    from nfd.limits.predict import Prediction
 
 
 @dataclass
@@ -17,8 +21,8 @@ class PredictCommand(TrainingCommand):
 
     Example: nfd predict setup.py --lr 0.3 --depth 4 --width 512
 
-    Writes result.json and predict.csv to OUT, and every network to OUT/runs.sqlite; the same
-    command continues after a stop.
+    Writes report.html, result.json and predict.csv to OUT, and every network to OUT/runs.sqlite;
+    the same command continues after a stop.
     """
 
     name = "predict"
@@ -48,8 +52,8 @@ class PredictCommand(TrainingCommand):
 
     def run(self, command: str) -> int:
         """Answer; returns the exit code."""
-        from nfd.core.files import staged, write_csv, write_json
         from nfd.limits.predict import predict
+        from nfd.report.answer_page import AnswerPage
 
         setup = self.read_setup()
         directory = self.directory()
@@ -57,7 +61,7 @@ class PredictCommand(TrainingCommand):
         # predict refuses a depth that is neither whole nor infinite.
         depth = int(self.depth) if self.depth.is_integer() else self.depth
         with self.sweep(directory) as sweep:
-            answer = predict(
+            prediction = predict(
                 family,
                 setup.task,
                 self.lr,
@@ -69,15 +73,25 @@ class PredictCommand(TrainingCommand):
                 seed=self.seed,
                 sweep=sweep,
             )
-        with staged(directory) as folder:
-            write_csv(folder / "predict.csv", answer.table)
-            lead = Lead(str(answer).partition("\n")[0])
-            content = {
-                "command": command,
-                "lead": asdict(lead),
-                "config": self.settings,
-                "rows": answer.table,
-            }
-            write_json(folder / "result.json", content | {"note": answer.note})
-        show(lead, answer, *self.stored(sweep), f"Result: {directory / 'result.json'}")
-        return 0
+        answer = prediction.answer
+        about = f"nfd predict · {family.name} in {setup.path} · {answer.about}"
+        answer = replace(answer, about=about, next=self._next(prediction, command))
+        page = AnswerPage(
+            answer,
+            command,
+            self.settings,
+            prediction.first_sections(),
+            content={"rows": prediction.table, "note": prediction.note},
+            tables={"predict.csv": prediction.table},
+        )
+        return self.end(answer, page.write(directory), *self.stored(sweep))
+
+    def _next(self, prediction: Prediction, command: str) -> Next:
+        """Return the command that makes the number better."""
+        if not math.isfinite(prediction.table[-1]["value"]):
+            smaller = f"{self.lr / 4:g}" if self.lr else "LR"
+            return Next("Run next, at a lower learning rate", again(command, "--lr", smaller))
+        return Next(
+            "For an interval half as wide, about 4 times as long",
+            again(command, "--replicates", 4 * prediction.replicates),
+        )

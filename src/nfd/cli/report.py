@@ -6,13 +6,14 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from nfd.cli.answering import AnsweringCommand
 from nfd.core.errors import InputError
 from nfd.core.files import prepare_results
 from nfd.core.options import option
 
 
 @dataclass
-class ReportCommand:
+class ReportCommand(AnsweringCommand):
     """Make one page from all results in a directory.
 
     Example: nfd report out
@@ -51,10 +52,4 @@ class ReportCommand:
             )
         out = prepare_results(self.out)
         drawers = [warning_sections, claims_sections]
-        path = write_report(results, problems, self.directory, out, command, drawers)
-        drawn = sum(len(result.findings) for result in results)
-        print(
-            f"{len(results)} result{'s' * (len(results) != 1)}, {drawn} chart{'s' * (drawn != 1)}."
-        )
-        print(f"Report: {path}")
-        return 0
+        return self.end(*write_report(results, problems, self.directory, out, command, drawers))

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nfd.cli.answering import again
 from nfd.cli.shared import LoggedCommand, as_number, named
-from nfd.core.checks import check_count
-from nfd.core.errors import VERDICT
+from nfd.core.answer import Answer
+from nfd.core.checks import check_choice, check_count, check_real
+from nfd.core.errors import InputError
 from nfd.core.options import option
-from nfd.core.tables import show
+from nfd.core.words import number
 
 if TYPE_CHECKING:
     from nfd.laws.ladder import LadderLaw
+    from nfd.laws.ladder_answer import LadderForecast
     from nfd.laws.scaling_law import ScalingLaw
+    from nfd.laws.scaling_law_answer import Growth
+    from nfd.report.answer_page import AnswerPage
+
+# Budgets of networks that are asked for by --at as well as by --best.
+_RESOURCES = ("parameters", "flops")
+# Steps of a training of which an eighth still is one.
+_FEWEST_STEPS = 16
 
 
 @dataclass
@@ -25,7 +37,7 @@ class ScalingLawCommand(LoggedCommand):
 
     Writes report.html, result.json and charts to OUT, and every run to OUT/runs.sqlite; the same
     command continues after a stop. With --from it answers from a table of runs: nfd scaling-law
-    --from runs.csv.
+    --from runs.csv. It exits with 1 where the law contradicts the largest run.
     """
 
     name = "scaling-law"
@@ -38,7 +50,7 @@ class ScalingLawCommand(LoggedCommand):
     at: tuple[str, ...] = option(
         (),
         "what is asked about: width=512 depth=16, by default the largest, or parameters=7B "
-        "tokens=4T",
+        "tokens=4T, or flops=6e20 at their best size",
         group="Question",
     )
     best: tuple[str, ...] = option(
@@ -46,21 +58,17 @@ class ScalingLawCommand(LoggedCommand):
         "budgets whose best size is asked for, such as parameters=1M flops=1e15",
         group="Question",
     )
+    times: float | None = option(
+        None, "a budget of so many times the largest run, such as 10", group="Question"
+    )
     rate: str | None = option(
         None, "with --from: the learning rate whose runs count, or best", group="Table of runs"
     )
 
     def run(self, command: str) -> int:
         """Answer; returns the exit code."""
-        from nfd.experiments.scaling_law_findings import (
-            above_floor,
-            answers_of,
-            answers_of_ladder,
-            ladder_chart,
-        )
         from nfd.laws.best_size import amount
         from nfd.laws.ladder import LadderLaw
-        from nfd.report.page import Report, made_by
 
         budgets = named("--best", "such as parameters=1M", self.best, str)
         asked: dict[str, Any] = named(
@@ -69,29 +77,171 @@ class ScalingLawCommand(LoggedCommand):
         for resource, budget in budgets.items():
             # Complain of one that cannot be read before anything is trained.
             amount(resource, budget)
+        if self.times is not None:
+            check_real("--times", self.times, above=0.0)
         directory, law, remarks = self._fit() if self.log else self._train()
-        answers: Any
         if isinstance(law, LadderLaw):
-            answers = answers_of_ladder(law, asked, budgets)
-            chart = ladder_chart(answers)
+            page = self._ladder_page(law, asked, budgets, command)
         else:
-            sizes = {name: check_count("--at", number) for name, number in asked.items()}
-            answers = answers_of(law, sizes, budgets)
-            chart = above_floor(answers)
-        lead = answers.lead
-        more = [*answers.sentences[1:], law.about, *law.notes]
-        page = Report(
-            "How big should it be?",
+            page = self._growth_page(law, asked, budgets, command)
+        return self.end(page.answer, page.write(directory), *remarks)
+
+    def _about(self, answer: Answer) -> str:
+        source = Path(self.log or self.setup).name
+        return f"nfd scaling-law · {source} · {answer.about}"
+
+    # ---- a ladder
+
+    def _ladder_page(
+        self,
+        law: LadderLaw,
+        asked: Mapping[str, float],
+        budgets: Mapping[str, str],
+        command: str,
+    ) -> AnswerPage:
+        """The page of a law over parameters and tokens."""
+        from nfd.laws import ladder_page
+        from nfd.report.answer_page import AnswerPage
+
+        forecasts = self._forecasts(law, asked, budgets)
+        first, *others = forecasts.values()
+        answer = self._ladder_answer(first, command)
+        briefs = [other.answer.brief for other in others]
+        answer = replace(answer, details=[*briefs, *answer.details])
+        content = ladder_page.content(first)
+        if "at" in forecasts:
+            content["at"] = first.size | {"loss": first.loss.limits}
+        for name, forecast in forecasts.items():
+            if name in budgets.values():
+                content.setdefault("best", {})[name] = forecast.limits
+        return AnswerPage(
+            answer,
             command,
             self.settings,
-            [chart],
-            lead,
-            answers=[lead.verdict, *more],
-            closing=[made_by(command)],
-            content=answers.result,
-        ).write(directory)
-        show(lead, lead, *more, *remarks, f"Report: {page}")
-        return 0 if lead.tone == "good" else VERDICT
+            [*first.first_sections(), *ladder_page.folded_sections(first)],
+            content=content,
+        )
+
+    def _forecasts(
+        self, law: LadderLaw, asked: Mapping[str, float], budgets: Mapping[str, str]
+    ) -> dict[str, LadderForecast]:
+        """What is asked of a ladder, by its name, the first question first.
+
+        Raises:
+            ValueError: for a budget in anything but operations.
+        """
+        from nfd.laws.best_size import amount
+
+        other_resources = [resource for resource in budgets if resource != "flops"]
+        if other_resources:
+            raise InputError(
+                "a law in parameters and tokens takes budgets in flops; got "
+                f"{', '.join(other_resources)}."
+            )
+        forecasts = dict[str, Any]()
+        if "flops" in asked:
+            if len(asked) > 1:
+                raise InputError(f"--at takes flops or a size; got {', '.join(asked)}.")
+            forecasts["at"] = law.forecast_at(flops=asked["flops"])
+        elif asked:
+            for name in asked:
+                check_choice("at", name, law.variables)
+            forecasts["at"] = law.forecast_at(**asked)
+        for budget in budgets.values():
+            forecasts[budget] = law.best(flops=amount("flops", budget)).forecast
+        if self.times is not None:
+            forecasts["times"] = law.forecast_at(times=self.times)
+        return forecasts or {"": law.forecast}
+
+    def _ladder_answer(self, forecast: LadderForecast, command: str) -> Answer:
+        """The answer with a command of the shell to run next."""
+        answer = replace(forecast.answer, about=self._about(forecast.answer))
+        if answer.tone == "good" and forecast.law.has_rates:
+            size = [f"{name}={number(value)}" for name, value in forecast.size.items()]
+            columns = ["--columns", *self.columns] if self.columns else []
+            words = ["nfd", "transfer", "--from", self.log, *columns, "--at", *size]
+            return answer.with_next("Next: the learning rate for this run", shlex.join(words))
+        if answer.tone == "good":
+            code = "nfd transfer setup.py --widths 32 64 128 --depths 2 4 8"
+            return answer.with_next("Next: its learning rate, tuned on small networks", code)
+        if forecast.is_perplexity:
+            new = f"log_{forecast.law.score}"
+            label = f"Do this first: add a column {new}, its logarithm"
+            return answer.with_next(label, again(command, "--columns", f"loss={new}"))
+        return answer
+
+    # ---- width and depth
+
+    def _growth_page(
+        self,
+        law: ScalingLaw,
+        asked: Mapping[str, Any],
+        budgets: Mapping[str, str],
+        command: str,
+    ) -> AnswerPage:
+        """The page of a law over width and depth."""
+        from nfd.laws import scaling_law_page
+        from nfd.laws.scaling_law_answer import growth
+        from nfd.report.answer_page import AnswerPage
+
+        sizes = dict[str, int]()
+        all_budgets: dict[str, str | float] = dict(budgets)
+        for name, value in asked.items():
+            if name in _RESOURCES:
+                all_budgets[name] = value
+            else:
+                sizes[name] = check_count("--at", value)
+        if self.times is not None:
+            all_budgets |= law.budget_of(self.times)
+        result = growth(law, sizes, all_budgets)
+        answer = self._growth_answer(result, command)
+        return AnswerPage(
+            answer,
+            command,
+            self.settings,
+            [*result.first_sections(), *scaling_law_page.folded_sections(result)],
+            content=scaling_law_page.content(result),
+        )
+
+    def _growth_answer(self, growth: Growth, command: str) -> Answer:
+        """The answer with a command of the shell to run next."""
+        answer = replace(growth.answer, about=self._about(growth.answer))
+        if answer.tone == "open" and growth.law.law.good and not self.log:
+            code = again(command, "--seeds", 2 * self.seeds)
+            label = f"Run next: {2 * self.seeds} seeds; those you have are kept"
+            return answer.with_next(label, code)
+        if answer.tone == "open" and not self.log:
+            code = command
+            for name, sizes in growth.larger.items():
+                code = again(code, f"--{name}s", *sizes)
+            return answer.with_next("Run next: larger sizes; those you have are kept", code)
+        if answer.tone != "good":
+            return answer
+        if growth.best is not None:
+            size = f"--width {growth.best.width} --depth {growth.best.depth}"
+            if not self.log:
+                size += f" --base {self.base[0]} {self.base[1]}"
+            code = f"nfd plan {shlex.quote(self.setup or 'setup.py')} {size}"
+            return answer.with_next("Next: the plan of this network", code)
+        if not growth.grows:
+            return self._longer(answer, command)
+        if growth.budget:
+            resource, budget = next(iter(growth.budget.items()))
+            code = again(command, "--best", f"{resource}={budget:.3g}")
+            return answer.with_next(f"Next: the best size for twice the {resource}", code)
+        larger = [f"{name}={2 * value:.10g}" for name, value in growth.size.items()]
+        code = again(command, "--at", *larger)
+        return answer.with_next("Next: the loss of the size that you can train", code)
+
+    def _longer(self, answer: Answer, command: str) -> Answer:
+        """Ask next what more steps gain, where networks were trained for one number of them."""
+        if self.log or self.lengths or self._steps < _FEWEST_STEPS:
+            return answer
+        lengths = [self._steps // 8, self._steps // 4, self._steps // 2, self._steps]
+        code = again(command, "--lengths", *lengths)
+        return answer.with_next("Next: what longer training gains", code)
+
+    # ---- laws
 
     def _fit(self) -> tuple[Path, ScalingLaw | LadderLaw, list[str]]:
         """Fit a law to a table of runs; returns OUT, the law, and no remarks."""
@@ -105,6 +255,7 @@ class ScalingLawCommand(LoggedCommand):
         from nfd.experiments.scaling_law import scaling_law
 
         setup = self.read_setup()
+        self._steps = setup.task.steps
         directory = self.directory()
         family = setup.family(self.base, self.rule, self.optimizer)
         with self.sweep(directory) as sweep:

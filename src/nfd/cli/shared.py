@@ -91,7 +91,7 @@ class TrainingCommand(NetworkCommand):
         """Return where networks are trained and kept."""
         from nfd.runs.sweep import Sweep
 
-        return Sweep(directory, self.workers, self.executor, self.device)
+        return Sweep(directory, self.workers, self.executor, self.device, not self.quiet)
 
     def stored(self, sweep: Sweep) -> list[str]:
         """Say which runs were stored before; the answer itself notes runs of other code."""

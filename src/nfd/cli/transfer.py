@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nfd.cli.answering import again
 from nfd.cli.shared import LoggedCommand, as_number, as_numbers, named
+from nfd.core.answer import Next
 from nfd.core.checks import check_choice
 from nfd.core.errors import InputError
 from nfd.core.options import option
-from nfd.core.tables import show
+from nfd.core.words import in_letters
 
 if TYPE_CHECKING:
+    from nfd.laws.rate_advice import BestRate
     from nfd.laws.rate_law import RateLaw
     from nfd.laws.transfer import Transfer
+    from nfd.laws.transfer_answer import Advice
+    from nfd.report.answer_page import AnswerPage
+
+
+def _typed(size: float) -> str:
+    """A number of parameters or tokens as one types it: ``7B`` or ``400000``."""
+    return in_letters(size) if size >= 1e6 else f"{size:.0f}"
 
 
 @dataclass(frozen=True)
@@ -22,15 +33,16 @@ class _Outcome:
     """An answer, and what the page and the terminal say besides.
 
     Attributes:
-        remarks: what is printed after the answer.
+        shown: the answer; the advice for one training stands in place of its law.
+        about: the model or the table, for the line above the answer.
+        remarks: what is printed after the answer, with ``--verbose``.
         content: what ``result.json`` has besides.
-        verdict: stands in place of the answer's verdict; empty for that one.
     """
 
-    answer: Transfer | RateLaw
+    shown: Transfer | RateLaw | BestRate
+    about: str
     remarks: list[str]
     content: dict[str, Any] = field(default_factory=dict)
-    verdict: str = ""
 
 
 @dataclass
@@ -39,7 +51,7 @@ class TransferCommand(LoggedCommand):
 
     Example: nfd transfer setup.py --widths 64 256 --rules standard complete-p
 
-    Writes report.html, result.json, transfer.csv and charts to OUT, and every run to
+    Writes report.html, result.json, tables and charts to OUT, and every run to
     OUT/runs.sqlite; the same command continues after a stop. With --from it answers from a table of
     runs: nfd transfer --from runs.csv.
     """
@@ -78,43 +90,101 @@ class TransferCommand(LoggedCommand):
 
     def run(self, command: str) -> int:
         """Answer; returns the exit code."""
-        from nfd.experiments.transfer_findings import hero, result, transfer_findings
-        from nfd.laws.rate_law import RateLaw
-        from nfd.report.page import Report, made_by
+        from nfd.laws.transfer import Transfer
 
         directory, outcome = self._fit() if self.log else self._train()
-        answer = outcome.answer
-        lead = answer.lead
-        sentences = [*answer.sentences, answer.about]
-        if outcome.verdict:
-            lead = replace(lead, verdict=outcome.verdict)
-            sentences.insert(0, outcome.verdict)
-        if isinstance(answer, RateLaw):
-            question = "At which rate to train?"
-            findings = []
-            charts = []
-            rules = []
+        if isinstance(outcome.shown, Transfer):
+            page = self._page_of_transfer(outcome.shown, outcome, command)
         else:
-            question = "Is the best learning rate of a small network that of a large one?"
-            findings = transfer_findings(answer)
-            charts = hero(answer)
-            rules = result(answer.rules)
-        numbers = {"rules": rules, "table": answer.table, "notes": answer.notes}
-        page = Report(
-            question,
+            page = self._page_of_law(outcome.shown, outcome, command)
+        path = page.write(directory)
+        return self.end(page.answer, path, *outcome.remarks)
+
+    def _page_of_transfer(self, transfer: Transfer, outcome: _Outcome, command: str) -> AnswerPage:
+        """The page of best rates over width and depth."""
+        from nfd.experiments.transfer_findings import result
+        from nfd.laws.transfer_page import curves, sections
+        from nfd.report.answer_page import AnswerPage
+
+        answer = transfer.answer
+        about = f"nfd transfer · {outcome.about} · {answer.about}"
+        advice = transfer.decided.advice
+        following = None
+        if advice is not None:
+            kept = "; yours are kept" if advice.continues else ""
+            following = Next(f"{advice.label}{kept}", self._in_shell(advice, command))
+        losses = curves(transfer)
+        content = {
+            "rules": result(transfer.rules),
+            "table": transfer.table,
+            "notes": transfer.notes,
+            "curves": losses,
+        }
+        return AnswerPage(
+            replace(answer, about=about, next=following),
             command,
             self.settings,
-            findings,
-            lead,
-            charts,
-            sentences,
-            answer.levels,
-            closing=[made_by(command)],
-            content=numbers | outcome.content,
-            tables={"transfer.csv": answer.table},
-        ).write(directory)
-        show(lead, lead, *answer.told(lead), *outcome.remarks, f"Report: {page}")
-        return 0
+            sections(transfer),
+            content=content | outcome.content,
+            tables={"transfer.csv": transfer.table, "curves.csv": losses},
+        )
+
+    def _in_shell(self, advice: Advice, command: str) -> str:
+        """Write an advice as a command."""
+        if not advice.verb:
+            written = command
+            for option_name, values in advice.options.items():
+                written = again(written, option_name, *values)
+            return written
+        options = dict(advice.options)
+        if advice.verb == "plan" and not self.log:
+            # The answer also knows the base of a family, and the optimizer.
+            del options["--base"], options["--lr"]
+            options["--from"] = (self.out or f"out/{self.name}",)
+        words = ["nfd", advice.verb, self.setup or "setup.py"]
+        for option_name, values in options.items():
+            words += [option_name, *map(str, values)]
+        return shlex.join(words)
+
+    def _page_of_law(
+        self, shown: RateLaw | BestRate, outcome: _Outcome, command: str
+    ) -> AnswerPage:
+        """The page of a law of the best rate, or of the advice for one training."""
+        from nfd.laws.rate_advice import BestRate
+        from nfd.laws.rate_law_page import curve_of, sections
+        from nfd.report.answer_page import AnswerPage
+
+        answer = shown.answer
+        law = shown.law if isinstance(shown, BestRate) else shown
+        if law is None:
+            raise RuntimeError("the advice for a training has no law")
+        following = self._after_law(shown, command)
+        content = {"rules": [], "table": law.table, "notes": law.notes, "curves": curve_of(shown)}
+        return AnswerPage(
+            replace(answer, about=f"nfd transfer · {outcome.about}", next=following),
+            command,
+            self.settings,
+            sections(shown),
+            content=content | outcome.content,
+            tables={"transfer.csv": law.table},
+        )
+
+    def _after_law(self, shown: RateLaw | BestRate, command: str) -> Next | None:
+        """What to run after an answer about a law: its advice as a command."""
+        from nfd.laws.rate_advice import BestRate
+        from nfd.laws.rate_answer import further
+
+        following = shown.answer.next
+        if following is None:
+            return None
+        if not isinstance(shown, BestRate):
+            asked = [f"{name}={_typed(size)}" for name, size in further(shown).items()]
+            return Next(following.label, again(command, "--at", *asked))
+        if shown.answer.tone == "open":
+            return Next(following.label, command)
+        sizes = [f"{name}={_typed(size)}" for name, size in shown.sizes.items() if name != "batch"]
+        words = ["nfd", "scaling-law", "--from", self.log, "--rate", "best", "--at", *sizes]
+        return Next(following.label, shlex.join(words))
 
     def _fit(self) -> tuple[Path, _Outcome]:
         """Answer from a table of runs; with --at the advice for one training is the verdict."""
@@ -130,13 +200,14 @@ class TransferCommand(LoggedCommand):
         )
         for name in target:
             check_choice("--at", name, ("parameters", "tokens", "batch"))
+        if isinstance(answer, RateLaw):
+            self._refuse(("guess",), "width and depth; this one has parameters, tokens or batch")
+        elif not target:
+            self._refuse(
+                ("rule", "scaled"), "parameters, tokens or batch; this one has width and depth"
+            )
         if not target:
-            if scaled and not isinstance(answer, RateLaw):
-                raise InputError(
-                    "--scaled is for tables whose parameters, tokens or batch vary; this one has "
-                    "width and depth. Leave --scaled out."
-                )
-            return directory, _Outcome(answer, [answer.about])
+            return directory, _Outcome(answer, Path(self.log).name, [answer.about])
         law = answer
         if not isinstance(law, RateLaw):
             law = fit_rate_law(
@@ -149,15 +220,26 @@ class TransferCommand(LoggedCommand):
             "excess": best.excess.limits,
             "diverges": best.diverges,
         }
-        verdict = f"At {' '.join(self.at)}: {best}"
-        return directory, _Outcome(answer, [answer.about], {"at": target | advice}, verdict)
+        content = {"at": target | advice}
+        return directory, _Outcome(best, Path(self.log).name, [law.about], content)
+
+    def _has(self, name: str) -> bool:
+        """Whether an option without a default was given."""
+        return getattr(self, name) not in ((), None)
+
+    def _refuse(self, names: tuple[str, ...], tables: str) -> None:
+        """Refuse options that only an answer from other tables reads."""
+        for name in names:
+            if self._has(name):
+                raise InputError(f"--{name} is for tables of {tables}. Leave --{name} out.")
 
     def _train(self) -> tuple[Path, _Outcome]:
         """Answer by training the family of the file."""
         from nfd.experiments.transfer import transfer
 
-        if self.scaled:
-            raise InputError("--scaled is for a table of runs: pass it with --from runs.csv.")
+        for name in ("at", "columns", "guess", "scaled"):
+            if self._has(name):
+                raise InputError(f"--{name} is for a table of runs: pass it with --from runs.csv.")
         setup = self.read_setup()
         directory = self.directory()
         family = setup.family(self.base, self.rule, self.optimizer)
@@ -177,4 +259,5 @@ class TransferCommand(LoggedCommand):
             )
         # What was trained, for nfd plan --from; a log does not say it.
         trained = {"model": family.name, "optimizer": family.optimizer, "base": family.base}
-        return directory, _Outcome(answer, self.stored(sweep), trained)
+        about = f"{family.name.rpartition(':')[2]} in {Path(self.setup).name}"
+        return directory, _Outcome(answer, about, self.stored(sweep), trained)

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import io
+import json
+import re
 import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from textwrap import wrap
 from typing import Any, Literal
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from nfd.core.errors import VERDICT, InputError
+from nfd.core.tables import visible
 
 Tone = Literal["good", "bad", "open"]
 SYMBOLS: dict[Tone, str] = {"good": "✓", "bad": "✗", "open": "?"}
@@ -114,6 +121,43 @@ def in_terminal(answer: Answer, page: str = "", *, verbose: bool = False) -> str
     return "\n\n".join("\n".join(lines) for lines in parts if lines)
 
 
+def print_answer(
+    answer: Answer,
+    page: Path | None,
+    *remarks: str,
+    verbose: bool = False,
+    quiet: bool = False,
+    json_only: bool = False,
+) -> int:
+    """Print the answer of a command; returns the exit code.
+
+    It is 1 for an answer that says that something is wrong (✗), and 0 for the others.
+
+    Args:
+        answer: the answer.
+        page: the file with all numbers, beside its ``result.json``; None where none was written.
+        remarks: about this call, such as runs that were stored; only with ``verbose``.
+        verbose: print every sentence and row.
+        quiet: print nothing.
+        json_only: print ``result.json`` in place of the answer.
+    """
+    if json_only and quiet:
+        raise InputError("--json and --quiet exclude each other. Leave one of them out.")
+    if json_only and page is not None:
+        print(page.with_name("result.json").read_text("utf-8"), end="")
+    elif json_only:
+        print(json.dumps({"answer": answer.plain()}, indent=1))
+    elif not quiet:
+        text = visible(in_terminal(answer, str(page or ""), verbose=verbose))
+        if sys.stdout is not None and sys.stdout.isatty():
+            text = coloured(text, answer)
+        print(text)
+        if verbose:
+            for remark in remarks:
+                print(remark)
+    return VERDICT if answer.tone == "bad" else 0
+
+
 def coloured(text: str, answer: Answer) -> str:
     """Give the state of a written answer its colour, as an ANSI terminal shows it."""
     styled = Text(text)
@@ -155,14 +199,17 @@ def _lines(text: str, begin: str) -> list[str]:
     columns = shutil.get_terminal_size((WIDTH, 24)).columns
     # A terminal of no columns is none.
     width = min(columns, WIDTH) if columns > 20 else WIDTH
-    return wrap(
-        text,
+    # A number stays on one line with its unit.
+    unbroken = re.sub(r"(?<=\d) (?=%|nats\b)", "\u00a0", text)
+    lines = wrap(
+        unbroken,
         width,
         initial_indent=begin,
         subsequent_indent="  ",
         break_long_words=False,
         break_on_hyphens=False,
     )
+    return [line.replace("\u00a0", " ") for line in lines]
 
 
 def _table(rows: Sequence[Mapping[str, str]]) -> list[str]:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import field
 from typing import Any
 
@@ -19,3 +20,39 @@ def option(default: Any, about: str, **more: Any) -> Any:
             it; ``is_path=True`` where shells complete it by files.
     """
     return field(default=default, metadata={"about": about, **more})
+
+
+def verbose_option() -> Any:
+    """``--verbose`` of a command that answers."""
+    return option(False, "print every sentence and row of the answer", group="Results")
+
+
+def quiet_option() -> Any:
+    """``--quiet`` of a command that answers."""
+    return option(False, "print nothing: the exit code is the answer", group="Results")
+
+
+def json_option() -> Any:
+    """``--json`` of a command that answers."""
+    about = "print result.json to standard output in place of the answer"
+    return option(False, about, group="Results")
+
+
+def again(command: str, option_name: str, *values: object) -> str:
+    """Write a command of the shell again, with other values of an option.
+
+    Args:
+        command: what the user typed, such as ``nfd transfer setup.py --seeds 3``.
+        option_name: such as ``--seeds``; added where the command does not have it.
+        values: the new values.
+    """
+    # What it prints is read this time.
+    words = [word for word in shlex.split(command) if word not in ("--json", "--quiet")]
+    new = [option_name, *map(str, values)]
+    if option_name not in words:
+        return shlex.join([*words, *new])
+    start = words.index(option_name)
+    end = start + 1
+    while end < len(words) and not words[end].startswith("--"):
+        end += 1
+    return shlex.join([*words[:start], *new, *words[end:]])

@@ -1,4 +1,4 @@
-"""What people see in a terminal: what an answer begins with, tables and progress."""
+"""What people see in a terminal: tables and progress."""
 
 from __future__ import annotations
 
@@ -6,61 +6,17 @@ import io
 import math
 import shutil
 import sys
+import time
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
 from functools import partial
 from textwrap import fill
-from typing import Any, Literal
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Column, Table
-from rich.text import Text
-
-# ---- What an answer begins with
-
-
-Tone = Literal["good", "partly", "bad", "open"]
-_COLOURS: dict[Tone, str] = {"good": "green", "partly": "yellow", "bad": "red", "open": "none"}
-_WORDS = {
-    "green": ["STABLE", "TRANSFERS"],
-    "yellow": ["UNCERTAIN"],
-    "red": ["GROWS", "COLLAPSES", "COSTS"],
-}
-
-
-@dataclass(frozen=True)
-class Lead:
-    """The verdict in one sentence, what colour it has, and the few numbers that it rests on."""
-
-    verdict: str
-    tone: Tone = "open"
-    numbers: Mapping[str, str] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        width = max(map(len, self.numbers), default=0)
-        lines = [f"  {name:{width}}  {value}" for name, value in self.numbers.items()]
-        return said(self.verdict, *lines)
-
-
-def show(lead: Lead, answer: object, *more: str) -> None:
-    """Print an answer that begins with its verdict.
-
-    On a terminal the verdict and the last line have its colour.
-    """
-    text = Text(said(str(answer), *more))
-    first = len(said(lead.verdict))
-    last = len(said(*more[-1:]))
-    for colour, words in _WORDS.items():
-        text.highlight_words(words, colour)
-    for start, end in ((0, first), (len(text) - last, len(text))):
-        text.stylize(f"bold {_COLOURS[lead.tone]}", start, end)
-    shown = io.StringIO()
-    terminal = sys.stdout is not None and sys.stdout.isatty()
-    Console(file=shown, force_terminal=terminal or None, emoji=False).print(text, soft_wrap=True)
-    print(shown.getvalue(), end="")
 
 
 def said(*parts: str) -> str:
@@ -173,15 +129,65 @@ def _visible(character: str) -> str:
     return f"⟨U+{ord(character):04X}⟩"
 
 
-# ---- A progress bar on a terminal
+# ---- Progress: a bar on a terminal, a line a minute in a log
+
+
+Advance = Callable[[float, str], None]
+# Seconds from one line of a log to the next.
+_LINE_EVERY = 60.0
 
 
 @contextmanager
-def bar(work: float, label: str, enabled: bool) -> Iterator[Callable[[float, str], None]]:
-    """A context with a progress bar on stderr, where that is a terminal.
+def bar(work: float, label: str, enabled: bool) -> Iterator[Advance]:
+    """A context that shows progress on stderr: a bar on a terminal, a line a minute elsewhere.
 
     It gives a function that counts work as done and says what is done.
     """
+    # pythonw has no stderr.
+    if not enabled or sys.stderr is None:
+        yield lambda done, text: None
+    elif sys.stderr.isatty():
+        with _bar_on_terminal(work, label) as advance:
+            yield advance
+    else:
+        yield _LinesOfLog(work).advance
+
+
+class _LinesOfLog:
+    """Progress in a log: a line a minute with the time left, none of what takes less."""
+
+    def __init__(self, work: float) -> None:
+        self.work = work
+        self.done = 0.0
+        self.started = time.monotonic()
+        self.printed = self.started
+
+    def advance(self, done: float, text: str) -> None:
+        """Count work as done, and print a line if the last one is a minute old."""
+        self.done += done
+        now = time.monotonic()
+        is_due = now - self.printed >= _LINE_EVERY
+        if not is_due or self.done >= self.work:
+            return
+        self.printed = now
+        left = (now - self.started) * (self.work / self.done - 1)
+        # The log may be full, or closed.
+        with suppress(OSError):
+            print(f"nfd: {visible(text)}, {_time_left(left)}", file=sys.stderr, flush=True)
+
+
+def _time_left(seconds: float) -> str:
+    """Write ``about 4 min left``."""
+    minutes = seconds / 60
+    if minutes < 1:
+        return "less than a minute left"
+    if minutes < 90:
+        return f"about {minutes:.0f} min left"
+    return f"about {minutes / 60:.0f} h left"
+
+
+@contextmanager
+def _bar_on_terminal(work: float, label: str) -> Iterator[Advance]:
     from rich.progress import (
         BarColumn,
         Progress,
@@ -190,10 +196,6 @@ def bar(work: float, label: str, enabled: bool) -> Iterator[Callable[[float, str
         TimeRemainingColumn,
     )
 
-    # pythonw: None
-    on_screen, shown = (
-        stream is not None and stream.isatty() for stream in (sys.stdout, sys.stderr)
-    )
     # a long description is cut before the times
     whole = Column(no_wrap=True, min_width=len("0:00:00"))
     progress = Progress(
@@ -207,11 +209,10 @@ def bar(work: float, label: str, enabled: bool) -> Iterator[Callable[[float, str
         # one step of a sweep can take hours, and rich forgets what is older than 30 seconds
         speed_estimate_period=1e9,
         # what the user's code prints goes above the bar, but not out of the file it goes to
-        redirect_stdout=on_screen,
-        disable=not (enabled and shown),
+        redirect_stdout=sys.stdout is not None and sys.stdout.isatty(),
     )
     with progress:
         task = progress.add_task(label, total=work)
         # a first sample: what is left is estimated as soon as there is a second
         progress.advance(task, 0)
-        yield lambda done, said: progress.update(task, advance=done, description=said)
+        yield lambda done, text: progress.update(task, advance=done, description=text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import pairwise, product
 from typing import Any, NamedTuple
@@ -28,8 +28,9 @@ from nfd.families.family import Family, as_family
 from nfd.laws.best_rate import LEARNT, Scores, Size, rounded
 from nfd.laws.rate_against import RateAgainst
 from nfd.laws.regret import Regret
-from nfd.laws.rule_transfer import TOLERANCE, RuleTransfer, compared
+from nfd.laws.rule_transfer import TOLERANCE, RuleTransfer
 from nfd.laws.transfer import Transfer
+from nfd.laws.transfer_answer import growth_note
 from nfd.runs.losses import classes_last
 from nfd.runs.seeds import check_seeds_differ
 from nfd.runs.sweep import Sweep, as_sweep, upset_in
@@ -77,8 +78,8 @@ def transfer(
     Every network is trained at every rate from every seed. Where the best rate is at an end of the
     grid, rates are added. Then the largest network is trained from ``2 seeds`` new seeds, at the
     smallest network's best rate and at its own. The difference is the regret.
-    ``Transfer.notes`` say where another rule is better, where growing does not help, and where
-    initial weights are far from fan-in scaling.
+    ``Transfer.answer`` says what to train with, or what to run to find it; ``Transfer.notes`` say
+    where growing does not help, and where initial weights are far from fan-in scaling.
 
     Example::
 
@@ -156,8 +157,8 @@ def transfer(
     notes = [*opened.notes(family), *task.notes]
     if "init_scale" not in varying:
         notes += _scale_note(family)
-    notes += compared(answers)
-    return Transfer(tuple(answers), about, score, tuple(notes))
+    notes += growth_note(answers)
+    return Transfer(tuple(answers), about, score, tuple(notes), question.seconds)
 
 
 def _rules(rules: Sequence[str] | None, family: Family) -> list[str]:
@@ -324,6 +325,14 @@ class _Question:
     rates: Sequence[float]
     halving: bool
     sweep: Sweep
+    # Seconds of every training, by its key.
+    times: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def seconds(self) -> float:
+        """The seconds of one training on average; not-a-number where none was timed."""
+        times = [time for time in self.times.values() if time > 0]
+        return math.fsum(times) / len(times) if times else math.nan
 
     @cached_property
     def tasks(self) -> dict[Variation | None, Task]:
@@ -457,6 +466,8 @@ class _Question:
             seeds = range(self.seeds)
         plans = {place: self.trials(place, grid, seeds) for place, grid in rates.items()}
         records = self.sweep.run_all(plans, label)
+        for of_place in records.values():
+            self.times.update({record.key: record.seconds for record in of_place})
         return {place: self.scores(rates[place], records[place]) for place in rates}
 
     def scores(self, rates: Sequence[float], records: Sequence[Record]) -> Scores:

@@ -16,7 +16,7 @@ from nfd.core.files import expanded
 from nfd.core.names import RULE
 from nfd.core.tables import Row
 from nfd.core.words import listed
-from nfd.laws.best_rate import in_words, rate_in_words
+from nfd.laws.best_rate import in_words
 
 _RESULT = "result.json"
 
@@ -37,11 +37,16 @@ class Tuned:
     optimizer: str | None = None
 
     def __str__(self) -> str:
-        size = in_words(self.size)
+        return f"From {self.place}, under {self.rule}: {self.evidence}."
+
+    @property
+    def evidence(self) -> str:
+        """The best rate with its interval, in a sentence without a full stop."""
+        width, depth = self.size
+        sentence = f"the best learning rate at width {width}, depth {depth}"
         if self.base != self.size:
-            size += f", in rates of the base {in_words(self.base)}"
-        rate = rate_in_words(self.lr)
-        return f"From {self.place}: tuned at {size} under {self.rule}, lr = {rate}."
+            sentence += f", in rates of the base {in_words(self.base)},"
+        return f"{sentence} is {self.lr.in_words()}"
 
     @staticmethod
     def read(path: str, rule: str | None = None) -> Tuned:

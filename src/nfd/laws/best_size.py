@@ -10,14 +10,23 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nfd.core.answer import Answer
 from nfd.core.checks import check_choice, check_real
 from nfd.core.errors import InputError
 from nfd.core.estimates import Interval
+from nfd.core.tables import Row
 from nfd.laws.loss_law import Law
+from nfd.report.shown import Shown
+
+if TYPE_CHECKING:
+    from nfd.laws.scaling_law import ScalingLaw
+    from nfd.laws.scaling_law_answer import Growth
+    from nfd.report.page import Section
 
 # ---- What a network costs at a size, counted at several sizes.
 
@@ -111,8 +120,8 @@ def amount(resource: str, budget: str | float) -> int:
 _CANDIDATES = 1000
 
 
-@dataclass(frozen=True)
-class BestSize:
+@dataclass(frozen=True, repr=False)
+class BestSize(Shown):
     """The best size for a budget.
 
     Attributes:
@@ -120,6 +129,12 @@ class BestSize:
         predicted: the loss there, by the law.
         inside: whether it lies inside of what was fitted.
         note: what else to know; empty where there is nothing.
+        doubts: the sentences of the note on axes that do not pay.
+        resource, budget: what was asked for.
+        law: the law that says so.
+
+    ``table`` and ``to_pandas()`` have the rows and columns of the law's ``growth``: ``network``,
+    ``width``, ``depth``, and ``loss`` and ``gain`` with their intervals.
     """
 
     width: int
@@ -128,14 +143,38 @@ class BestSize:
     predicted: Interval
     inside: bool
     note: str
+    doubts: tuple[str, ...]
+    resource: str
+    budget: str | float
+    law: ScalingLaw = field(compare=False)
 
-    def __str__(self) -> str:
-        size = f"width {self.width:,} and depth {self.depth:,}"
-        return f"{size}: loss {self.predicted.unsigned}. {self.note}".strip()
+    @property
+    def growth(self) -> Growth:
+        """What the law says of this budget."""
+        from nfd.laws.scaling_law_answer import Growth
+
+        law = self.law.law
+        largest = dict(zip(law.variables, law.largest, strict=True))
+        budgets = {self.resource: (self.budget, self)}
+        return Growth(self.law, largest, budgets, asked_budgets=(self.resource,))
+
+    @property
+    def answer(self) -> Answer:
+        """State, decision, evidence and what to run next."""
+        return self.growth.answer
+
+    @property
+    def table(self) -> list[Row]:
+        """One dict for each network that is compared with the largest one."""
+        return self.growth.table
+
+    def first_sections(self) -> list[Section]:
+        """The losses with the law and its forecast, and what growing buys."""
+        return self.growth.first_sections()
 
 
-def best_size(law: Law, cost: Cost, most: int) -> BestSize:
-    """Find the width and depth of least ``a / n + b / L`` that cost no more than ``most``.
+def best_size(fitted: ScalingLaw, resource: str, budget: str | float) -> BestSize:
+    """Find the width and depth of least ``a / n + b / L`` that cost no more than a budget.
 
     Widths are multiples of ``cost.multiple``. The values of a and b decide where networks are
     large: other powers and second order do not enter the choice. An axis whose term is not
@@ -146,6 +185,9 @@ def best_size(law: Law, cost: Cost, most: int) -> BestSize:
         ValueError: for a budget that buys no size, and where the losses show of neither axis
             whether it pays.
     """
+    law = fitted.law
+    cost = fitted.costs[resource]
+    most = amount(resource, budget)
     a = law.terms["a"]
     b = law.terms["b"]
     grows_wide = pays(a)
@@ -182,13 +224,18 @@ def best_size(law: Law, cost: Cost, most: int) -> BestSize:
     possible = [size for size in sizes if size[0] >= n0 and size[1] >= L0]
     n, L = min(possible, key=above_floor)
     beyond = _beyond(law, n, L)
+    doubts = _about(law)
     return BestSize(
         width=n,
         depth=L,
         cost=cost.at(n, L),
         predicted=law.loss(n, L, *law.largest[2:]),
         inside=not beyond,
-        note=" ".join([*_about(law), *beyond]),
+        note=" ".join([*(() if law.good else [law.note]), *doubts, *beyond]),
+        doubts=tuple(doubts),
+        resource=resource,
+        budget=budget,
+        law=fitted,
     )
 
 
@@ -199,9 +246,9 @@ def _check_that_neither_helps(law: Law) -> None:
     if max(a.high, b.high) > 0:
         n, L = map(int, law.largest[:2])
         raise InputError(
-            f"the losses do not tell which size is best: neither more width (a = {a}) nor more "
-            f"depth (b = {b}) lowers them significantly. Train more seeds, or width {2 * n} and "
-            f"depth {2 * L}."
+            f"the losses do not tell which size is best: neither more width, a {a.in_words()}, nor "
+            f"more depth, b {b.in_words()}, lowers them significantly. Train more seeds, or width "
+            f"{2 * n} and depth {2 * L}."
         )
 
 
@@ -212,18 +259,19 @@ def pays(term: Interval) -> bool:
 
 def _about(law: Law) -> list[str]:
     """Say what the law shows of the axes that do not pay."""
-    notes = [] if law.good else [law.note]
+    notes = list[str]()
     for name, symbol, start in zip(("width", "depth"), "ab", law.smallest, strict=False):
         term = law.terms[symbol]
         if not pays(term):
             says = "raises the loss" if term.high < 0 else "does not pay significantly"
             notes.append(
-                f"More {name} {says} ({symbol} = {term}): the smallest fitted, {start:g}, was kept."
+                f"More {name} {says}, {symbol} {term.in_words()}: the smallest fitted, {start:g}, "
+                "was kept."
             )
         elif not term.low > 0:
             notes.append(
-                f"The gain from {name} is not significant ({symbol} = {term}): take more seeds to "
-                "be sure."
+                f"The gain from {name} is not significant, {symbol} {term.in_words()}: take more "
+                "seeds to be sure."
             )
     return notes
 

@@ -25,17 +25,24 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from nfd.core.answer import NOT_DECIDED, Answer, Next
 from nfd.core.checks import check_count, check_real
 from nfd.core.errors import InputError, InputTypeError
 from nfd.core.estimates import Interval
+from nfd.core.tables import Row
+from nfd.core.words import alike, number
 from nfd.laws.ladder_posterior import Calibration
 from nfd.laws.priors import read_prior
 from nfd.laws.schedules import RateSchedule
+from nfd.report.shown import Shown
+
+if TYPE_CHECKING:
+    from nfd.report.page import Section
 
 Array = NDArray[np.float64]
 Schedule = RateSchedule | Callable[[int], float] | Sequence[float]
@@ -66,6 +73,8 @@ _WITHIN = 0.3
 _USUAL_RATE = 1e-3
 # A forecast is refused where its interval is a wider share of the final loss.
 _REFUSED = 0.06
+# Rows of the table.
+_ROWS = 4
 # By how much the losses of two seeds differ, over the loss.
 SEED_NOISE = 0.0003
 
@@ -335,14 +344,19 @@ def _discrepancy(rows: Array, columns: Array) -> Array:
     return np.asarray(_MISSED**2 * np.exp(-0.5 * np.square((rows[:, None] - columns) / _LENGTH)))
 
 
-@dataclass(frozen=True)
-class RunForecast:
-    """The losses to come of a training run, from its losses so far. Print it.
+@dataclass(frozen=True, repr=False)
+class RunForecast(Shown):
+    """The losses to come of a training run, from its losses so far.
+
+    Print it; a notebook shows the chart, which ``plot()`` returns.
 
     Attributes:
         seen: the step of the latest loss that it knows.
         total_steps: of the run.
         prior: the prior of the law's numbers.
+
+    ``table`` and ``to_pandas()`` have a row for each of some steps to come: ``step``, ``loss``, and
+    ``loss_low`` and ``loss_high``, its 95 % interval.
     """
 
     posterior: CurvePosterior
@@ -369,10 +383,15 @@ class RunForecast:
         """The loss after the last step."""
         return self.at(self.total_steps)
 
+    @property
+    def _width(self) -> float:
+        """The width of the interval of the final loss, over its value."""
+        return (self.loss.high - self.loss.low) / self.loss.value
+
     @cached_property
     def refusal(self) -> str | None:
         """Why not to rely on the final loss; None where its interval is at most 6 % of it wide."""
-        width = (self.loss.high - self.loss.low) / self.loss.value
+        width = self._width
         if width <= _REFUSED:
             return None
         falls = self.posterior.run.fallen(np.array([float(self.total_steps), float(self.seen)]))
@@ -382,8 +401,8 @@ class RunForecast:
                 "Most of the fall of the rate is still to come: ask again when half of it is done."
             )
         return (
-            f"The forecast of the final loss is {width:.1%} wide, more than {_REFUSED:.0%}. "
-            f"{remedy}"
+            f"The forecast of the final loss is {number(100 * width)} % wide, more than "
+            f"{number(100 * _REFUSED)} %. {remedy}"
         )
 
     def outside(self, losses: Mapping[int, float]) -> Interval | None:
@@ -402,15 +421,74 @@ class RunForecast:
             return None
         return Interval(band.value, band.stderr, low, high)
 
-    def __str__(self) -> str:
-        sentences = [
-            f"Loss after {self.total_steps:,} steps: {self.loss.unsigned}, from the first "
-            f"{self.seen:,}."
-        ]
-        if self.refusal:
-            sentences.append(self.refusal)
-        sentences.append(f"Prior: {self.prior.name}.")
-        return " ".join(sentences)
+    @property
+    def answer(self) -> Answer:
+        """State, decision, evidence and what to run next."""
+        value, _, _ = alike(self.loss.value, self.loss.low, self.loss.high)
+        because = f"Expect {self.loss.in_words()}, from the first {self.seen:,} steps"
+        about = f"{self.total_steps:,} steps, {self.seen:,} of them done"
+        details = [f"Prior: {self.prior.name}."]
+        table = [_in_words(row) for row in self.table]
+        if self.refusal is None:
+            return Answer(
+                tone="good",
+                state="Forecast usable",
+                title=f"The run ends at a loss of {value}",
+                because=f"{because}.",
+                next=Next(
+                    "Next: an alert where losses leave this forecast",
+                    f"watch.forecast({self.total_steps}, schedule)",
+                ),
+                about=about,
+                table=table,
+                details=details,
+            )
+        later = self._ask_again
+        code = f"nfd.forecast_run(losses, schedule, total_steps={self.total_steps})"
+        return Answer(
+            tone="open",
+            state=NOT_DECIDED,
+            title="These losses do not tell where the run ends",
+            because=f"{because}: {number(100 * self._width)} % wide, and "
+            f"{number(100 * _REFUSED)} % is the limit.",
+            next=Next(f"Ask again after about {number(later)} steps", code),
+            about=about,
+            table=table,
+            details=[*details, self.refusal],
+        )
+
+    @property
+    def _ask_again(self) -> int:
+        """The step after which half of the fall of the rate that is to come is done."""
+        run = self.posterior.run
+        steps = np.linspace(self.seen, self.total_steps, _GRID)
+        fallen = run.fallen(steps)
+        half = (fallen[0] + fallen[-1]) / 2
+        if fallen[-1] - fallen[0] < 1e-9:
+            return round((self.seen + self.total_steps) / 2)
+        return round(float(steps[int(np.argmax(fallen >= half))]))
+
+    @cached_property
+    def table(self) -> list[Row]:
+        """One dict for each of some steps to come, the last of which ends the run."""
+        rows = []
+        for step in np.linspace(self.seen, self.total_steps, _ROWS + 1)[1:].round().tolist():
+            loss = self.at(int(step))
+            ends = {"loss": loss.value, "loss_low": loss.low, "loss_high": loss.high}
+            rows.append({"step": int(step)} | ends)
+        return rows
+
+    def first_sections(self) -> list[Section]:
+        """The losses so far, and the losses to come."""
+        from nfd.laws.curve_page import first_sections
+
+        return first_sections(self)
+
+
+def _in_words(row: Row) -> dict[str, str]:
+    """Write a row of the table."""
+    loss, low, high = alike(row["loss"], row["loss_low"], row["loss_high"])
+    return {"step": f"{row['step']:,}", "loss": loss, "95 %": f"{low} to {high}"}
 
 
 def forecast_run(

@@ -7,16 +7,17 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from nfd.core.answer import Answer
 from nfd.core.checks import check_real
 from nfd.core.errors import InputError
 from nfd.core.estimates import Interval, mean
-from nfd.core.tables import Row, rows_as_text
-from nfd.core.words import in_letters, in_words
+from nfd.core.tables import Row
+from nfd.core.words import in_words, number
 from nfd.laws.ladder_posterior import (
     FREEDOM,
     VARIABLES,
@@ -29,6 +30,11 @@ from nfd.laws.ladder_posterior import (
 )
 from nfd.laws.loss_law import HeldOut, Losses, Sizes, interval_of
 from nfd.laws.loss_runs import LossRuns, loss_runs, read_sizes, varying_sizes
+from nfd.report.shown import Shown
+
+if TYPE_CHECKING:
+    from nfd.laws.ladder_answer import LadderForecast
+    from nfd.report.page import Section
 
 Array = NDArray[np.float64]
 # Operations of a training for each parameter and token: the usual count of dense Transformers.
@@ -45,18 +51,25 @@ UNTUNED = 0.005
 _OFF = 30.0
 # The default target of forecasts has so many times the compute of the largest run.
 _FURTHER = 10.0
+# Ratios of tokens to parameters within this factor are one ratio. Of six runs that differ by less,
+# with wide priors, the best split for 10 times the compute had an interval of 17 to 300,000 fold,
+# and at a factor of 4 of 5 to 13 fold (three simulated ladders at each factor).
+_ONE_RATIO = 1.5
 # Guessing has a lower loss than its logarithm, with a vocabulary of a million.
 _PERPLEXITY = math.log(15.0)
 # Sizes that a ladder needs.
 _FEWEST = 4
-# Sizes of the printed answer.
-_LARGEST = 12
 # Values of each variable among which the next run is chosen.
 _CANDIDATES = 12
 
 
-@dataclass(frozen=True)
-class BestSplit:
+# Why a forecast is refused: the runs lie off its line, its interval is wide, they are not tuned
+# alike, or their losses are perplexities.
+Doubt = Literal["", "line", "wide", "scatter", "perplexity"]
+
+
+@dataclass(frozen=True, repr=False)
+class BestSplit(Shown):
     """The best numbers of parameters and tokens for a budget of operations.
 
     Attributes:
@@ -64,6 +77,10 @@ class BestSplit:
         predicted: the loss there, by the law.
         inside: whether parameters and tokens both lie inside of what was fitted.
         note: what else to know; empty where there is nothing.
+        law: the law that says so.
+
+    ``table`` and ``to_pandas()`` have a row for each of several budgets, with the columns of
+    ``LadderForecast.table``.
     """
 
     parameters: Interval
@@ -72,17 +89,33 @@ class BestSplit:
     predicted: Interval
     inside: bool
     note: str
+    law: LadderLaw = field(compare=False)
 
-    def __str__(self) -> str:
-        parameters = _with_limits(self.parameters)
-        tokens = _with_limits(self.tokens)
-        both = f"{parameters} parameters and {tokens} tokens"
-        return f"{both}: loss {self.predicted.unsigned}. {self.note}".strip()
+    @property
+    def size(self) -> dict[str, float]:
+        """Parameters and tokens by their names."""
+        return {"parameters": self.parameters.value, "tokens": self.tokens.value}
 
+    @property
+    def forecast(self) -> LadderForecast:
+        """What the law says of this budget."""
+        from nfd.laws.ladder_answer import LadderForecast
 
-def _with_limits(number: Interval) -> str:
-    """Write a large number and its interval: ``7B [6B, 8B]``."""
-    return f"{in_letters(number.value)} [{in_letters(number.low)}, {in_letters(number.high)}]"
+        return LadderForecast(self.law, self.size, self)
+
+    @property
+    def answer(self) -> Answer:
+        """State, decision, evidence and what to run next."""
+        return self.forecast.answer
+
+    @property
+    def table(self) -> list[Row]:
+        """One dict for each of several budgets, as of ``LadderForecast``."""
+        return self.forecast.table
+
+    def first_sections(self) -> list[Section]:
+        """The losses with the law and its forecast, and what more compute buys."""
+        return self.forecast.first_sections()
 
 
 @dataclass(frozen=True)
@@ -104,15 +137,21 @@ class NextRun:
     def __str__(self) -> str:
         return (
             f"A run of {in_words(self.size)} would narrow the forecast at {in_words(self.target)} "
-            f"most, from {self.before:.1%} to about {self.after:.1%} of the loss."
+            f"most, from {percent(self.before)} to about {percent(self.after)} of the loss."
         )
 
 
-@dataclass(frozen=True)
-class LadderLaw:
+def percent(share: float) -> str:
+    """Write a share in percent, with two digits: ``0.047 %`` or ``31 %``."""
+    return f"{number(100 * share)} %"
+
+
+@dataclass(frozen=True, repr=False)
+class LadderLaw(Shown):
     """The loss law over parameters N and tokens D, and its forecasts of one new run.
 
-    Print it to see the table.
+    Print it to see what 10 times the compute of the largest run reaches; a notebook shows the
+    chart, which ``plot()`` returns.
 
     ``loss = floor + ((A / N^a)^p + (B / D^b)^p)^(1/p)`` with a discrepancy, or of one variable
     ``floor + A / N^a``. Intervals are meant to hold 95 of 100 new runs; their widths are calibrated
@@ -126,6 +165,11 @@ class LadderLaw:
         about: a description of the runs.
         score: the kind of their loss.
         notes: what was left out, and why.
+        has_rates: whether the runs were chosen among several learning rates.
+
+    ``table`` and ``to_pandas()`` have a row for each number and each size, with the columns
+    ``quantity``, ``value``, ``low`` and ``high``; for sizes also the variables, ``law`` (the loss
+    by the law) and ``above``, by which share the loss is higher.
 
     Example::
 
@@ -144,6 +188,7 @@ class LadderLaw:
     about: str
     score: str = "loss"
     notes: tuple[str, ...] = ()
+    has_rates: bool = False
 
     @property
     def variables(self) -> tuple[str, ...]:
@@ -209,38 +254,95 @@ class LadderLaw:
         if self.residual <= UNTUNED:
             return None
         return (
-            f"The runs are not tuned alike: they scatter by {self.residual:.2%} about the law, "
-            f"where tuned ladders stay below {UNTUNED:.1%}. Tune rate and batch at every size, or "
-            "fit the best run of each."
+            f"The runs are not tuned alike: they scatter by {percent(self.residual)} about the "
+            f"law, where tuned ladders stay below {percent(UNTUNED)}. Tune rate and batch at every "
+            "size, or fit the best run of each."
         )
 
-    def at(self, *, parameters: float | None = None, tokens: float | None = None) -> Interval:
-        """The loss of one new run of a size, with its calibrated 95 % interval.
+    @cached_property
+    def ratio(self) -> float | None:
+        """Tokens per parameter, where all runs have about one ratio of them; else None.
+
+        Such runs do not show how to split a budget.
+        """
+        if len(self.variables) < 2:
+            return None
+        ratios = self.posterior.sizes[:, 1] / self.posterior.sizes[:, 0]
+        if ratios.max() > _ONE_RATIO * ratios.min():
+            return None
+        return float(np.median(ratios))
+
+    @property
+    def largest_cost(self) -> float:
+        """Operations of the dearest run; for a law in one variable, the most of that variable."""
+        return float(_cost(self.posterior.sizes).max())
+
+    def at(
+        self,
+        *,
+        parameters: float | None = None,
+        tokens: float | None = None,
+        flops: float | None = None,
+    ) -> Interval:
+        """The loss of one new run, with its calibrated 95 % interval.
+
+        Args:
+            parameters, tokens: its size, in the variables of the law.
+            flops: in place of both, its operations, ``6 N D``: at the best split, or at the ratio
+                of tokens to parameters that all runs have.
 
         Raises:
             ValueError: for other variables than those of the law.
         """
-        size = self._size({"parameters": parameters, "tokens": tokens})
-        middles, sds, gains = self.posterior.forecasts(np.array([size]))
-        half = self._half_width(float(sds[0]), float(gains[0]))
-        value = math.exp(middles[0])
-        return Interval(value, value * half / 1.96, value * math.exp(-half), value * math.exp(half))
+        if flops is None:
+            size = self._size({"parameters": parameters, "tokens": tokens})
+        elif parameters is None and tokens is None:
+            size = self.size_for(self._budget(flops))
+        else:
+            raise InputError("at needs parameters and tokens, or flops; got both. Leave one out.")
+        return self.forecasts(np.array([size]))[0]
 
-    def best(self, *, flops: float) -> BestSplit:
-        """The parameters and tokens of lowest loss for a budget of operations, with intervals.
+    def forecasts(self, sizes: Array) -> list[Interval]:
+        """The losses of new runs at sizes ``[K, variables]``, with calibrated intervals."""
+        forecasts = []
+        for middle, sd, gain in zip(*self.posterior.forecasts(sizes), strict=True):
+            half = self._half_width(float(sd), float(gain))
+            value = math.exp(middle)
+            low = value * math.exp(-half)
+            forecasts.append(Interval(value, value * half / 1.96, low, value * math.exp(half)))
+        return forecasts
 
-        Operations are ``6 N D``.
+    def size_for(self, cost: float) -> Sizes:
+        """The size that a budget is best spent on, in the order of ``variables``.
+
+        Runs of one ratio of tokens to parameters do not show the best split, so it is kept. For a
+        law in one variable the budget is that variable.
+        """
+        if len(self.variables) < 2:
+            return (cost,)
+        if self.ratio is not None:
+            N = math.sqrt(cost / FLOPS / self.ratio)
+        else:
+            N = float(np.median(self.best_parameters(cost)))
+        return (N, cost / FLOPS / N)
+
+    def _budget(self, flops: float) -> float:
+        """Check a budget in operations."""
+        if len(self.variables) < 2:
+            raise InputError(
+                f"a budget in flops needs a law in parameters and tokens; this one is in "
+                f"{self.variables[0]}."
+            )
+        return check_real("flops", flops, above=0.0)
+
+    def best_parameters(self, budget: float) -> Array:
+        """The best numbers of parameters for a budget, by every draw ``[B]``.
 
         At the best split both terms fall alike: ``a (A / N^a)^p = b (B / D^b)^p``. The discrepancy
         moves that point by its slope over the second derivative of the log loss, ``p a b`` times
         the reducible share.
         """
-        if len(self.variables) < 2:
-            raise InputError(
-                f"best needs a law in parameters and tokens; this one is in {self.variables[0]}."
-            )
         posterior = self.posterior
-        budget = check_real("flops", flops, above=0.0)
         _, terms, powers, p = posterior.numbers(posterior.draws)
         # The tokens for which the budget pays at the reference's parameters.
         log_tokens = math.log(budget / FLOPS) - np.log(posterior.reference).sum()
@@ -250,13 +352,38 @@ class LadderLaw:
         log_parameters = balance / powers.sum(1)
         log_reducible = terms[:, 0] - a * log_parameters + np.log1p(a / b) / p
         log_parameters += posterior.slopes() / (p * powers.prod(1) / (1 + np.exp(-log_reducible)))
-        draws = posterior.reference[0] * np.exp(log_parameters)
+        return np.asarray(posterior.reference[0] * np.exp(log_parameters))
+
+    def best(self, *, flops: float | None = None, times: float | None = None) -> BestSplit:
+        """The parameters and tokens of lowest loss for a budget of operations, with intervals.
+
+        Args:
+            flops: the budget, in operations, which are ``6 N D``.
+            times: in its place, how many times the operations of the largest run.
+        """
+        if len(self.variables) < 2:
+            raise InputError(
+                f"best needs a law in parameters and tokens; this one is in {self.variables[0]}."
+            )
+        if (flops is None) == (times is None):
+            raise InputError(f"best needs flops or times; got flops={flops}, times={times}.")
+        if times is not None:
+            flops = check_real("times", times, above=0.0) * self.largest_cost
+        posterior = self.posterior
+        budget = check_real("flops", flops, above=0.0)
+        draws = self.best_parameters(budget)
 
         N = float(np.median(draws))
         D = budget / FLOPS / N
         nearest_fitted = np.clip([N, D], posterior.sizes.min(0), posterior.sizes.max(0))
         inside = bool((nearest_fitted == [N, D]).all())
-        outside = None if inside else "It lies outside of what was fitted."
+        outside = None if inside else "It lies outside of the sizes that were run."
+        split = None
+        if self.ratio is not None:
+            split = (
+                f"All runs have about {number(self.ratio)} tokens per parameter, which does not "
+                "show how to split a budget."
+            )
         refused = self.refused(parameters=N, tokens=D)
         return BestSplit(
             parameters=interval_of(N, draws),
@@ -264,7 +391,8 @@ class LadderLaw:
             cost=round(budget),
             predicted=self.at(parameters=N, tokens=D),
             inside=inside,
-            note=" ".join(filter(None, (outside, refused))),
+            note=" ".join(filter(None, (outside, split, refused))),
+            law=self,
         )
 
     def next_run(self, *, budget: float, target: Mapping[str, float] | None = None) -> NextRun:
@@ -328,26 +456,41 @@ class LadderLaw:
         """
         return self.refused(**self._named(self._target()))
 
+    def doubt(self, *, parameters: float | None = None, tokens: float | None = None) -> Doubt:
+        """Say in a word why not to trust a forecast at a size; empty where it can be trusted.
+
+        ``line`` where the size is far off the line that the runs lie on, ``wide`` where its
+        interval is, ``scatter`` for runs that are not tuned alike, ``perplexity`` for no losses.
+        """
+        size = self._size({"parameters": parameters, "tokens": tokens})
+        if self.posterior.off_line(np.array(size)) > _OFF:
+            return "line"
+        if _width(self.forecasts(np.array([size]))[0]) > REFUSED:
+            return "wide"
+        if self.posterior.log_losses.min() > _PERPLEXITY:
+            return "perplexity"
+        return "scatter" if self.residual > UNTUNED else ""
+
     def refused(
         self, *, parameters: float | None = None, tokens: float | None = None
     ) -> str | None:
         """Why not to trust a forecast at a size; None where it can be trusted."""
-        forecast = self.at(parameters=parameters, tokens=tokens)
         size = self._size({"parameters": parameters, "tokens": tokens})
         target = self._named(size)
-        if self.posterior.off_line(np.array(size)) > _OFF:
+        doubt = self.doubt(**target)
+        if doubt == "line":
             return (
                 f"The runs lie on one line of parameters and tokens, and {in_words(target)} far "
                 "off it: which of the two helps cannot be told. Add runs with another ratio."
             )
-        width = (forecast.high - forecast.low) / forecast.value
-        if width <= REFUSED:
+        if doubt != "wide":
             return self.warning
-        helps = self.next_run(budget=float(_cost(self.posterior.sizes).max()), target=target)
+        width = _width(self.forecasts(np.array([size]))[0])
+        helps = self.next_run(budget=self.largest_cost, target=target)
         return (
-            f"The forecast at {in_words(target)} is {width:.1%} wide, more than {REFUSED:.0%}. Of "
-            f"runs no dearer than the dearest so far, one of {in_words(helps.size)} would narrow "
-            f"it most, to about {helps.after:.0%}."
+            f"The forecast at {in_words(target)} is {percent(width)} wide, more than "
+            f"{percent(REFUSED)}. Of runs no dearer than the dearest so far, one of "
+            f"{in_words(helps.size)} would narrow it most, to about {percent(helps.after)}."
         )
 
     @cached_property
@@ -364,18 +507,11 @@ class LadderLaw:
 
     @property
     def formula(self) -> str:
-        """The law with its numbers."""
-        terms = {name: number.unsigned for name, number in self.terms.items()}
+        """The law in letters."""
         if len(self.variables) == 2:
-            return (
-                f"loss = floor + ((A / N^a)^p + (B / D^b)^p)^(1/p), floor {terms['floor']}, p "
-                f"{terms['p']}"
-            )
+            return "loss = floor + ((A / N^a)^p + (B / D^b)^p)^(1/p)"
         factor, power = _LETTERS[self.variables[0]]
-        return (
-            f"loss = floor + {factor} / {self.variables[0]}^{power}, floor {terms['floor']}, "
-            f"{power} {terms[power]}"
-        )
+        return f"loss = floor + {factor} / {self.variables[0]}^{power}"
 
     @property
     def table(self) -> list[dict[str, Any]]:
@@ -384,19 +520,33 @@ class LadderLaw:
         Each size has its mean loss, the loss by the law, and how far the first is above the second.
         """
         rows: list[dict[str, Any]] = [
-            {"quantity": name} | number.limits for name, number in self.terms.items()
+            {"quantity": name} | term.limits for name, term in self.terms.items()
         ]
-        for name, value in self._additive_terms.items():
+        for name, value in self.additive_terms.items():
             rows.append({"quantity": f"{name}, additive fit", "value": value})
-        middle = self.posterior.middle[None]
-        for size, of_seeds in sorted(self.losses.items()):
-            by_law = float(np.exp(self.posterior.curve(middle, np.array([size]))[0, 0]))
+        sizes = sorted(self.losses)
+        for size, loss in zip(sizes, self.by_law(np.array(sizes)).tolist(), strict=True):
+            of_seeds = self.losses[size]
             row = {"quantity": self.score} | self._named(size) | mean(of_seeds).limits
-            rows.append(row | {"law": by_law, "above": float(np.mean(of_seeds)) / by_law - 1})
+            rows.append(row | {"law": loss, "above": float(np.mean(of_seeds)) / loss - 1})
         return rows
 
+    def by_law(self, sizes: Array) -> Array:
+        """The losses ``[K]`` at sizes ``[K, variables]``, by the medians of the law's numbers."""
+        middle = self.posterior.middle[None]
+        return np.asarray(np.exp(self.posterior.curve(middle, sizes)[0]))
+
+    @cached_property
+    def misses(self) -> dict[Sizes, float]:
+        """By which share the mean loss of each size lies above the law, the largest miss first."""
+        misses = dict[Sizes, float]()
+        for row in self.table:
+            if "above" in row:
+                misses[tuple(row[name] for name in self.variables)] = row["above"]
+        return dict(sorted(misses.items(), key=lambda item: -abs(item[1])))
+
     @property
-    def _additive_terms(self) -> dict[str, float]:
+    def additive_terms(self) -> dict[str, float]:
         """The numbers of the additive fit, by their letters."""
         additive = self.additive
         terms = {"floor": additive.E}
@@ -409,9 +559,10 @@ class LadderLaw:
     @property
     def sentences(self) -> list[str]:
         """The law, its prior, and what speaks against its forecasts."""
+        terms = [f"{name} {term.in_words()}" for name, term in self.terms.items()]
         law = (
-            f"The law: {self.formula}; runs scatter by {self.residual:.2%} about it. Prior: "
-            f"{self.prior}."
+            f"The law: {self.formula}, {', '.join(terms)}; runs scatter by "
+            f"{percent(self.residual)} about it. Prior: {self.prior}."
         )
         sentences = [law]
         # A refusal may be the warning.
@@ -420,24 +571,39 @@ class LadderLaw:
                 sentences.append(sentence)
         return sentences
 
-    def __str__(self) -> str:
-        additive = self._additive_terms
-        numbers = list[Row]()
-        for name, number in self.terms.items():
-            without_priors = {"additive fit, without priors": additive.get(name)}
-            numbers.append({"number": name} | number.limits | without_priors)
-        runs = [row for row in self.table if "law" in row]
-        runs.sort(key=lambda row: math.prod(row[name] for name in self.variables))
-        sizes = list[Row]()
-        for row in runs[-_LARGEST:]:
-            size = {name: in_letters(row[name]) for name in self.variables}
-            losses = {self.score: row["value"], "law": row["law"]}
-            sizes.append(size | losses | {"above": f"{row['above']:+.2%}"})
-        title = "Sizes:"
-        if len(runs) > _LARGEST:
-            title = f"The {_LARGEST} largest of {len(runs)} sizes:"
-        tables = [rows_as_text(numbers), title, rows_as_text(sizes)]
-        return "\n".join([*self.sentences, *tables, self.about, *self.notes])
+    @property
+    def forecast(self) -> LadderForecast:
+        """What the law says of 10 times the compute of the largest run."""
+        return self.forecast_at()
+
+    def forecast_at(
+        self, *, flops: float | None = None, times: float = _FURTHER, **size: float
+    ) -> LadderForecast:
+        """What the law says of a run of a size, or of one with so many operations.
+
+        By default it has 10 times the compute of the largest run.
+        """
+        from nfd.laws.ladder_answer import LadderForecast
+
+        if size and flops is not None:
+            raise InputError("forecast_at needs a size or flops; got both. Leave one out.")
+        if size:
+            return LadderForecast(self, self._named(self._size(size)))
+        cost = check_real("times", times, above=0.0) * self.largest_cost
+        if flops is not None:
+            cost = self._budget(flops)
+        if len(self.variables) < 2 or self.ratio is not None:
+            return LadderForecast(self, self._named(self.size_for(cost)))
+        return self.best(flops=cost).forecast
+
+    @property
+    def answer(self) -> Answer:
+        """State, decision, evidence and what to run next, for 10 times the largest run."""
+        return self.forecast.answer
+
+    def first_sections(self) -> list[Section]:
+        """The losses with the law and its forecast, and what more compute buys."""
+        return self.forecast.first_sections()
 
     def _half_width(self, sd: float, gain: float) -> float:
         """Half the width of the interval of a log loss, by the calibration of the prior."""
@@ -460,11 +626,12 @@ class LadderLaw:
 
     def _target(self) -> Sizes:
         """The default size of forecasts: the best for 10 times the compute of the largest run."""
-        most = _FURTHER * float(_cost(self.posterior.sizes).max())
-        if len(self.variables) < 2:
-            return (most,)
-        best = self.best(flops=most)
-        return best.parameters.value, best.tokens.value
+        return self.size_for(_FURTHER * self.largest_cost)
+
+
+def _width(forecast: Interval) -> float:
+    """The width of a forecast's interval over its value."""
+    return (forecast.high - forecast.low) / forecast.value
 
 
 def fit_ladder(
@@ -543,7 +710,12 @@ def ladder_of(runs: LossRuns, prior: str | os.PathLike[str] | None) -> LadderLaw
             )
             chosen = WIDE
     return LadderLaw(
-        _posterior(variables, kept, chosen), kept, runs.about, runs.score, tuple(notes)
+        _posterior(variables, kept, chosen),
+        kept,
+        runs.about,
+        runs.score,
+        tuple(notes),
+        runs.has_rates,
     )
 
 

@@ -335,8 +335,11 @@ class Posterior:
         means, covariance = self.moments(sizes)
         of_discrepancy = np.sqrt(np.clip(np.diag(covariance), 0.0, None))
         stream = np.random.default_rng(0)
-        errors = of_discrepancy * stream.standard_normal(means.shape)
-        errors = errors + stream.standard_t(FREEDOM, means.shape)
+        # One error for all sizes of a draw, so that a curve of forecasts is smooth, and the same as
+        # forecasts of single sizes.
+        shape = (len(means), 1)
+        errors = of_discrepancy * stream.standard_normal(shape)
+        errors = errors + stream.standard_t(FREEDOM, shape)
         new = means + np.exp(self.draws[:, -1:]) * errors
         low, middle, high = np.quantile(new, (0.025, 0.5, 0.975), 0)
         # A 95 % interval of a normal is 2 x 1.96 standard deviations wide.

@@ -31,6 +31,7 @@ class LossRuns:
         about: a description of the log.
         score: the kind of the losses.
         notes: which runs were left out, and why.
+        has_rates: whether the runs were chosen among several learning rates.
     """
 
     variables: tuple[str, ...]
@@ -38,6 +39,7 @@ class LossRuns:
     about: str
     score: str
     notes: tuple[str, ...]
+    has_rates: bool = False
 
     @property
     def losses(self) -> dict[tuple[float, ...], list[float]]:
@@ -130,6 +132,7 @@ def loss_runs(log: Log, variables: tuple[str, ...], rate: float | str | None) ->
         f"A log of {log.recognised}",
         log.columns["loss"],
         tuple(notes),
+        has_rates=rate is not None,
     )
 
 

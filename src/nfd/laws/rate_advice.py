@@ -23,14 +23,23 @@ tried, and never costs less than those losses say (``Measured``).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.special import ndtr, ndtri, stdtrit
 
+from nfd.core.answer import Answer
 from nfd.core.estimates import Interval
+from nfd.core.tables import Row
 from nfd.laws.bowl import Array, rise_at
+from nfd.laws.rate_answer import GridEnd, of_training
+from nfd.report.shown import Shown
+
+if TYPE_CHECKING:
+    from nfd.laws.rate_law import RateLaw
+    from nfd.report.page import Section
 
 DRAWS = 4096
 # Of Student's distribution: with a normal one, 11 % of held-out cells cost more than "at most".
@@ -43,9 +52,6 @@ LUCK = 0.001  # share of the loss: how far the lowest loss of a table may be luc
 # Share of its losses that a measured cell adds to the mean cost: among learning rates that the bowl
 # finds equally good, those near the lowest losses.
 TABLE_SHARE = 0.5
-
-# A smaller chance of divergence is not said.
-LEAST_CHANCE = 0.005
 
 # A run to the right of the best one that lost this share of its loss is beyond the cliff.
 CLIFF_RISE = 0.1
@@ -60,9 +66,12 @@ CLIFF_WEIGHT = 0.5
 CLIFF_SPOILT = 0.01
 
 
-@dataclass(frozen=True)
-class BestRate:
+@dataclass(frozen=True, repr=False)
+class BestRate(Shown):
     """The learning rate to train with, and what is known of the best one. Print it.
+
+    ``plot()`` draws it on its law, ``to_pandas()`` has the columns ``quantity``, ``value``, ``low``
+    and ``high``.
 
     Attributes:
         rate: the best learning rate with its 95 % interval.
@@ -71,30 +80,43 @@ class BestRate:
         excess: the share of the loss that missing the best one costs at ``advised``: its mean over
             runs that do not diverge, and its 95 % interval over all, with the noise of one loss.
         diverges: the chance that training diverges at ``advised``.
+        sizes: of the training, as they were asked for. law: that advises; None for a factor.
+        at_end: where the lowest loss of a measured size lies at an end of its learning rates.
     """
 
     rate: Interval
     advised: float
     excess: Interval
     diverges: float = 0.0
+    sizes: Mapping[str, float] = field(default_factory=dict)
+    law: RateLaw | None = field(default=None, compare=False)
+    at_end: GridEnd | None = None
 
     def times(self, factor: float) -> BestRate:
         """The same answer for learning rates in another unit."""
         return replace(self, rate=self.rate.scaled(factor), advised=self.advised * factor)
 
-    def __str__(self) -> str:
-        r = self.rate
-        cost = self.excess.scaled(100)
-        text = (
-            f"lr {self.advised:.3g}; the best is {r.value:.3g} [{r.low:.3g}, {r.high:.3g}], and "
-            f"missing it costs {cost.value:.2g} % of the loss on average"
-        )
-        # Where a diverged run is within the interval, its chance says more than a whole loss.
-        if self.diverges < 1 - MOST:
-            text += f", at most {cost.high:.2g} %"
-        if self.diverges >= LEAST_CHANCE:
-            text += f"; training diverges with a chance of {100 * self.diverges:.2g} %"
-        return f"{text}."
+    @property
+    def answer(self) -> Answer:
+        """The learning rate to train with, and what missing the best one costs."""
+        return of_training(self)
+
+    @property
+    def table(self) -> list[Row]:
+        """The learning rate advised, the best one, and what missing it costs."""
+        exact = {"low": math.nan, "high": math.nan}
+        return [
+            {"quantity": "advised learning rate", "value": self.advised} | exact,
+            {"quantity": "best learning rate"} | self.rate.limits,
+            {"quantity": "share of the loss lost"} | self.excess.limits,
+            {"quantity": "chance to diverge", "value": self.diverges} | exact,
+        ]
+
+    def first_sections(self) -> list[Section]:
+        """The best rate over what varied, with this training."""
+        from nfd.laws.rate_law_page import first_sections
+
+        return first_sections(self)
 
 
 # ---- the cliff

@@ -9,7 +9,8 @@ from functools import cached_property
 
 from nfd.core.estimates import UNKNOWN, Interval, mean
 from nfd.core.tables import Row, rows_as_text
-from nfd.laws.best_rate import Scores, Size, fitted_exponent, in_words, rate_in_words
+from nfd.laws.best_rate import Scores, Size, fitted_exponent, in_words
+from nfd.laws.rule_transfer import rule_in_words
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,12 @@ class RateAgainst:
     @property
     def sentence(self) -> str:
         """How the best rate follows the setting, and where the loss is lowest."""
-        sentences = [f"{self.rule}: the best lr follows {self.setting}^{self.exponent}."]
+        name, _ = rule_in_words(self.rule)
+        factor = self.exponent.scaled(math.log(2)).exp()
+        sentences = [
+            f"{name[0].upper()}{name[1:]}: when {self.setting} doubles, the best rate is "
+            f"multiplied by {factor.in_words()}."
+        ]
         # Losses of other steps or batches are losses of other trainings.
         if self.setting not in ("batch_size", "steps"):
             sentences += [self._lowest(size) for size in self.sizes]
@@ -82,11 +88,18 @@ class RateAgainst:
             )
         return " ".join(sentences)
 
+    def lowest_at(self, size: Size) -> float:
+        """The value of the setting at which the loss of a size is lowest."""
+        return min(self.values, key=lambda value: float(self.cells[size, value].typical.min()))
+
     def _lowest(self, size: Size) -> str:
         """Say at which value of the setting the loss of a size is lowest."""
-        value = min(self.values, key=lambda value: float(self.cells[size, value].typical.min()))
-        rate = rate_in_words(self.cells[size, value].rate())
-        return f"At {in_words(size)} the loss is lowest at {self.setting} {value:g} and lr {rate}."
+        value = self.lowest_at(size)
+        rate = self.cells[size, value].rate().in_words()
+        return (
+            f"At {in_words(size)} the loss is lowest at {self.setting} {value:g} and learning rate "
+            f"{rate}."
+        )
 
     def __str__(self) -> str:
         return f"{self.sentence}\n{rows_as_text(self.table)}"

@@ -121,18 +121,6 @@ class Regret:
         progress = self.grid.guess - float(self.at_best.mean())
         return self.loss.scaled(1 / progress) if progress > 0 else UNKNOWN
 
-    @property
-    def in_percent(self) -> str:
-        """``share`` as ``12.8 % [4.6, 27.0]``."""
-        percent = self.share.scaled(100)
-        if math.isnan(percent.value):
-            return "an unknown part"
-        # Adding 0 turns -0.0 into 0.0.
-        value, low, high = (
-            f"{round(part, 1) + 0:.1f}" for part in (percent.value, percent.low, percent.high)
-        )
-        return f"{value} % [{low}, {high}]"
-
     def _lost(self, scores: Scores) -> Bools:
         """Say which training runs ``[S, E]`` diverged.
 

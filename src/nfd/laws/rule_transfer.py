@@ -1,6 +1,6 @@
 """Under one rule: whether the best learning rate of a small network serves a large one.
 
-And what several rules say together: the advice of ``nfd.transfer`` and ``nfd.fit_transfer``.
+What several rules decide together is in ``nfd.laws.transfer_answer``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from nfd.core.estimates import Interval, mean
 from nfd.core.names import AXES, Axis
 from nfd.core.tables import Row
-from nfd.laws.best_rate import Scores, Size, fitted_exponent, in_words, rate_in_words
+from nfd.laws.best_rate import Scores, Size, fitted_exponent, in_words
 from nfd.laws.bowl import Array
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ TransferVerdict = Literal["TRANSFERS", "COSTS", "UNCERTAIN"]
 # A share of the largest network's progress: a smaller regret is none, a larger one is one.
 TOLERANCE = 0.1
 # Seeds that a verdict needs.
-_FEWEST_SEEDS = 3
+FEWEST_SEEDS = 3
 
 
 @dataclass(frozen=True)
@@ -100,23 +100,32 @@ class RuleTransfer:
         return place | {"quantity": quantity} | estimate.limits
 
     def __str__(self) -> str:
+        name, _ = rule_in_words(self.rule)
         sentences = list[str]()
         if self.regret is not None:
-            small = in_words(next(iter(self.cells)))
-            sentences.append(f"{self.verdict}. Tuning at {small} costs {self._cost(self.regret)}.")
+            sentences.append(f"{self.verdict}: {self._cost(self.regret)}.")
         for axis, doublings in self.drifts.items():
-            sentences.append(f"The best lr moves by {doublings} doublings per doubling of {axis}.")
+            factor = doublings.scaled(math.log(2)).exp()
+            sentences.append(
+                f"When {axis} doubles, the best rate is multiplied by {factor.in_words()}."
+            )
         if self.doubt:
             sentences.append(f"{self.doubt}.")
-        return f"{self.rule}: {' '.join(sentences)}"
+        return f"{name[0].upper()}{name[1:]}: {' '.join(sentences)}"
 
     def _cost(self, regret: Regret) -> str:
         """Say what tuning the smallest network costs."""
+        sizes = list(self.cells)
+        small = size_in_words(sizes[0], sizes)
+        large = size_in_words(self.largest, sizes)
         if math.isnan(regret.loss.value):
-            return "an unknown amount"
-        large = in_words(self.largest)
-        cost = f"{regret.loss} nats at {large}, {regret.in_percent} of its progress"
-        return cost if regret.loss.resolved else f"nothing measurable: {cost}"
+            return f"what the best rate of {small} costs at {large} is not known"
+        nothing = "" if regret.loss.resolved else "nothing measurable, "
+        share = regret.share.scaled(100).in_words(" %", 100 * TOLERANCE)
+        return (
+            f"the best rate of {small} costs {nothing}{regret.loss.in_words(' nats')} at {large}, "
+            f"{share} of its loss reduction"
+        )
 
     @property
     def doubt(self) -> str:
@@ -135,9 +144,9 @@ class RuleTransfer:
             )
         if self.regret is None:
             return ""
-        has_too_few_seeds = len(self.regret.grid.losses) < _FEWEST_SEEDS
+        has_too_few_seeds = len(self.regret.grid.losses) < FEWEST_SEEDS
         if has_too_few_seeds or math.isnan(self.regret.share.value):
-            return f"A verdict needs {_FEWEST_SEEDS} seeds or more that learn at their best rate"
+            return f"A verdict needs {FEWEST_SEEDS} seeds or more that learn at their best rate"
         return ""
 
     @property
@@ -153,6 +162,26 @@ class RuleTransfer:
         if share.high < TOLERANCE:
             return "TRANSFERS"
         return "COSTS" if share.low > TOLERANCE else "UNCERTAIN"
+
+
+def rule_in_words(rule: str) -> tuple[str, int]:
+    """Name a rule, and say whether its verb is of one (1) or many (2)."""
+    if rule == "standard":
+        return "PyTorch's defaults", 2
+    if rule == "logged":
+        return "your runs", 2
+    return f"the plan {rule}", 1
+
+
+def size_in_words(size: Size, sizes: Sequence[Size]) -> str:
+    """``128 wide, 4 deep``; only what the sizes of a log say, which have 1 for the other."""
+    width, depth = size
+    parts = list[str]()
+    if any(one[0] > 1 for one in sizes):
+        parts.append(f"{width} wide")
+    if any(one[1] > 1 for one in sizes) or not parts:
+        parts.append(f"{depth} deep")
+    return ", ".join(parts)
 
 
 def _why(cell: Scores) -> str:
@@ -173,86 +202,3 @@ def drift(cells: Mapping[Size, Scores], axis: Axis) -> Interval | None:
         return None
     logs = [[math.log2(n), math.log2(L)] for n, L in cells]
     return fitted_exponent(list(cells.values()), logs, k)
-
-
-# ---- What the rules say together.
-
-
-def compared(rules: Sequence[RuleTransfer]) -> list[str]:
-    """Say what the rules show together, and last what to do; nothing unless all have a regret.
-
-    The advised rule has the lowest loss of the largest network: of the rules that transfer, at the
-    smallest network's best rate; where none does, of all at the largest network's best rate.
-    Another rule may be better there at the largest network's best rate. It is chosen by the grid
-    and judged by new starts, so that chance counts once. Rules share their seeds, so the test is
-    one of pairs.
-    """
-    regrets = {answer.rule: answer.regret for answer in rules if answer.regret is not None}
-    if len(regrets) < len(rules):
-        return []
-    transferring = [answer for answer in rules if answer.verdict == "TRANSFERS"]
-    # The column of the smallest network's best rate, or of the largest network's.
-    rate = 0 if transferring else 1
-    best = min(
-        transferring or rules,
-        key=lambda answer: float(regrets[answer.rule].new.scores[:, rate].mean()),
-    )
-    small, *_, large = best.cells
-    learning = [answer for answer in rules if answer.cells[large].learns]
-    if not learning:
-        return [
-            f"Nothing is learnt at {in_words(large)} at any rate: take more steps, or other "
-            "initial weights."
-        ]
-
-    notes = _growth(best, small, large)
-    if not transferring:
-        best_rate = rate_in_words(best.cells[large].rate())
-        return [
-            *notes,
-            f"No rule is known to transfer: tune at the size that you train. At {in_words(large)} "
-            f"the loss is lowest under {best.rule} at lr = {best_rate}.",
-        ]
-    better = _better_rule(best, [answer for answer in learning if answer is not best], large)
-    if better is not None:
-        return [*notes, better]
-    return [
-        *notes,
-        f"Use {best.rule} at lr = {rate_in_words(best.cells[small].rate())}: tuned at "
-        f"{in_words(small)} it costs {regrets[best.rule].in_percent} of the progress at "
-        f"{in_words(large)}.",
-    ]
-
-
-def _growth(best: RuleTransfer, small: Size, large: Size) -> list[str]:
-    """Note where the larger network is not better than the smaller one."""
-    change = best.loss(large).minus(best.loss(small))
-    if change.high < 0:
-        return []
-    word = "worse" if change.low > 0 else "not known to be better"
-    return [
-        f"Under {best.rule} the larger network is {word}: from {in_words(small)} to "
-        f"{in_words(large)} the best loss changes by {change} nats."
-    ]
-
-
-def _better_rule(best: RuleTransfer, rivals: Sequence[RuleTransfer], large: Size) -> str | None:
-    """Advise a rival where its best loss is lower than the best loss of the advised rule."""
-    if not rivals:
-        return None
-    other = min(rivals, key=lambda answer: float(answer.cells[large].reached.mean()))
-    of_best = best.reached(large)
-    of_other = other.reached(large)
-    # As many scores are from the same seeds, in pairs.
-    if len(of_best) == len(of_other):
-        lower = mean(of_best - of_other)
-    else:
-        lower = mean(of_best).minus(mean(of_other))
-    # A smaller difference is not learning anything at all.
-    if lower.low <= 0 or lower.value <= best.cells[large].least:
-        return None
-    return (
-        f"{best.rule} transfers, but at {in_words(large)} {other.rule} is better: the loss at its "
-        f"own best lr is lower by {lower.unsigned} nats. Find out why, or tune {other.rule} at the "
-        "size that you train."
-    )

@@ -13,21 +13,26 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
+from nfd.core.answer import Answer
+from nfd.core.checks import check_real
 from nfd.core.errors import InputError
 from nfd.core.estimates import UNKNOWN, Interval, mean
 from nfd.laws.loss_law import GOOD, HeldOut, Law, Losses, Sizes, check_sizes, fit_law
 from nfd.laws.loss_runs import LossRuns, loss_runs, read_sizes, variables_of
+from nfd.report.shown import Shown
 
 if TYPE_CHECKING:
     from nfd.laws.best_size import BestSize, Cost
     from nfd.laws.ladder import LadderLaw
+    from nfd.laws.scaling_law_answer import Growth
+    from nfd.report.page import Section
 
 
-@dataclass(frozen=True)
-class ScalingLaw:
+@dataclass(frozen=True, repr=False)
+class ScalingLaw(Shown):
     """A loss law, fitted to training runs, and the best size for a budget.
 
-    Print it to see the table.
+    Print it to see whether growing pays; a notebook shows the chart, which ``plot()`` returns.
 
     Attributes:
         law: the fitted law, with its test.
@@ -38,6 +43,9 @@ class ScalingLaw:
             known.
         held_out: the largest size, predicted by a fit without it.
         notes: which runs were left out, and why.
+
+    ``table`` and ``to_pandas()`` have a row for each number of the law and each size, with the
+    columns ``quantity``, the variables, ``value``, ``low`` and ``high``.
 
     Example::
 
@@ -114,6 +122,7 @@ class ScalingLaw:
         *,
         parameters: float | str | None = None,
         flops: float | str | None = None,
+        times: float | None = None,
     ) -> BestSize:
         """The size of the lowest loss within one budget.
 
@@ -122,6 +131,8 @@ class ScalingLaw:
         Args:
             parameters: numbers that the network stores.
             flops: operations of one whole training.
+            times: how many times the parameters of the largest network, or its operations where
+                only these are known.
 
         Returns:
             The best width and depth, with cost and predicted loss; ``inside`` says whether that was
@@ -133,12 +144,14 @@ class ScalingLaw:
         """
         from nfd.laws.best_size import amount, best_size
 
-        budgets = {"parameters": parameters, "flops": flops}
+        budgets = {"parameters": parameters, "flops": flops, "times": times}
         given = {resource: budget for resource, budget in budgets.items() if budget is not None}
         if len(given) != 1:
             raise InputError(f"best needs one budget; got parameters={parameters}, flops={flops}.")
+        if times is not None:
+            given = dict(self.budget_of(times))
         resource, budget = next(iter(given.items()))
-        most = amount(resource, budget)
+        amount(resource, budget)
         variables = self.law.variables
         if variables[:2] != ("width", "depth"):
             raise InputError(
@@ -150,7 +163,23 @@ class ScalingLaw:
                 f"what these networks cost in {resource} is not known: {counted}. Give another "
                 "budget."
             )
-        return best_size(self.law, self.costs[resource], most)
+        return best_size(self, resource, budget)
+
+    def budget_of(self, times: float) -> dict[str, float]:
+        """So many times what the largest network costs, in the first resource that is known.
+
+        Raises:
+            ValueError: for a law that is not in width and depth, and without known costs.
+        """
+        factor = check_real("times", times, above=0.0)
+        if self.law.variables[:2] != ("width", "depth") or not self.costs:
+            raise InputError(
+                "times needs a law in width and depth, and parameters of every size. Give the "
+                "size that is asked about."
+            )
+        width, depth = map(int, self.law.largest[:2])
+        resource, cost = next(iter(self.costs.items()))
+        return {resource: factor * cost.at(width, depth)}
 
     def named(self, size: Sizes) -> str:
         """Write a size in words: ``width 64 and depth 4``."""
@@ -173,11 +202,21 @@ class ScalingLaw:
             rows.append({"quantity": self.score, **sizes, **mean(losses).limits})
         return rows
 
-    def __str__(self) -> str:
-        # Rich is loaded only where something is printed.
-        from nfd.core.tables import rows_as_text
+    @property
+    def growth(self) -> Growth:
+        """Whether a larger network than the largest pays, and in which direction."""
+        from nfd.laws.scaling_law_answer import growth
 
-        return "\n".join([str(self.law), rows_as_text(self.table), *self.notes])
+        return growth(self, {}, {})
+
+    @property
+    def answer(self) -> Answer:
+        """State, decision, evidence and what to run next."""
+        return self.growth.answer
+
+    def first_sections(self) -> list[Section]:
+        """The losses with the law and its forecast, and what growing buys."""
+        return self.growth.first_sections()
 
 
 # ---- A law of your logs.

@@ -10,48 +10,62 @@ import os
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from nfd.core.answer import Answer
 from nfd.core.checks import check_choice, check_real
 from nfd.core.errors import InputError
 from nfd.core.estimates import UNKNOWN, Interval
 from nfd.core.names import AXES, Axis
-from nfd.core.tables import Lead, Row, Tone, rows_as_text, said
-from nfd.laws.best_rate import Scores, Size, in_words, rate_in_words
+from nfd.core.tables import Row
+from nfd.core.words import plural
+from nfd.laws.best_rate import Scores, Size, in_words
 from nfd.laws.bowl import progress_from
 from nfd.laws.log_columns import Field
 from nfd.laws.logged_runs import LoggedRun
 from nfd.laws.logs import RATE_FIELDS, Log, needs_rate_law, read_log
 from nfd.laws.regret import Regret
-from nfd.laws.rule_transfer import RuleTransfer, TransferVerdict, compared
+from nfd.laws.rule_transfer import RuleTransfer, TransferVerdict, size_in_words
+from nfd.laws.transfer_answer import Decided, Question, cost_rows, growth_note
+from nfd.report.shown import Shown
 
 if TYPE_CHECKING:
     from nfd.laws.rate_against import RateAgainst
     from nfd.laws.rate_law import RateLaw
+    from nfd.report.page import Section
 
 # ---- The answer of a sweep or of a log, for all rules.
 
 
-@dataclass(frozen=True)
-class Transfer:
+@dataclass(frozen=True, repr=False)
+class Transfer(Shown):
     """Best learning rates, their drift with size, and the regret of tuning on a small network.
 
-    Print it to see the table.
+    Print it, or let a notebook show it, for the rate to train with, or what to run to find it.
+    ``plot()`` draws losses over the learning rate, ``to_pandas()`` has the rows of ``table`` with
+    the columns ``rule``, ``width``, ``depth``, ``quantity``, ``value``, ``low`` and ``high``.
 
     Attributes:
         rules: the answer for each rule.
         about: a description of the runs.
         score: the loss that best rates minimise.
-        notes: which runs were left out, what a small regret does not show, and last what to do.
+        notes: which runs were left out, and what a small regret does not show.
+        seconds: of one training on average; not-a-number for a log.
+        is_log: whether the runs are from a log.
+        has_guess: whether the loss of a diverged run was given.
     """
 
     rules: tuple[RuleTransfer, ...]
     about: str
     score: str
     notes: tuple[str, ...] = ()
+    seconds: float = math.nan
+    is_log: bool = False
+    has_guess: bool = True
 
     @property
     def law(self) -> None:
@@ -146,62 +160,64 @@ class Transfer:
         return rows
 
     @property
-    def levels(self) -> list[Row]:
+    def levels(self) -> list[dict[str, str]]:
         """The best rates and losses of all rules at all sizes, in words."""
         sizes = dict[Size, None]()
         for answer in self.rules:
             sizes |= dict.fromkeys(answer.cells)
-        rows = list[Row]()
+        rows = list[dict[str, str]]()
         for size in sizes:
             for answer in self.rules:
-                if size in answer.cells:
-                    place = {"width": size[0], "depth": size[1], "rule": answer.rule}
-                    rate = rate_in_words(answer.cells[size].rate())
-                    rows.append(place | {"best lr": rate, "loss": answer.loss(size).unsigned})
+                if size not in answer.cells:
+                    continue
+                row = {"network": size_in_words(size, [*sizes])}
+                if len(self.rules) > 1:
+                    row["rule"] = answer.rule
+                row["best learning rate (95 %)"] = _in_brackets(answer.cells[size].rate())
+                row["loss (95 %)"] = _in_brackets(answer.loss(size))
+                rows.append(row)
         return rows
 
     @property
-    def sentences(self) -> list[str]:
-        """The answer of every rule along sizes and further axes, and the notes."""
-        # Of one size there is nothing to say.
-        along = [str(answer) for answer in self.rules if len(answer.cells) > 1]
-        return [*along, *(against.sentence for against in self._against()), *self.notes]
+    def answer(self) -> Answer:
+        """State, decision, evidence and what to run next."""
+        decided = self.decided.answer
+        details = [str(answer) for answer in self.rules if len(answer.cells) > 1]
+        details += [against.sentence for against in self._against()]
+        details += [*self.notes, self.about]
+        table = cost_rows(self.rules) or self.levels
+        return replace(decided, about=self._runs, table=table, details=details)
+
+    @cached_property
+    def decided(self) -> Decided:
+        """The decision, and what to run next."""
+        return Question(self.rules, self.is_log, self.has_guess, self.seconds).decided()
+
+    @property
+    def _runs(self) -> str:
+        """Sizes, rates and seeds, for the line above the answer."""
+        parts = list[str]()
+        sizes = list(self.rules[0].cells)
+        for place, axis in enumerate(AXES):
+            values = sorted({size[place] for size in sizes})
+            if values != [1]:
+                noun = axis if len(values) == 1 else f"{axis}s"
+                parts.append(f"{noun} {', '.join(map(str, values))}")
+        cell = self.rules[0].cells[sizes[0]]
+        rates, seeds = cell.losses.shape[::-1]
+        parts += [plural(rates, "learning rate"), plural(seeds, "seed")]
+        return " · ".join(parts)
+
+    def first_sections(self) -> list[Section]:
+        """Losses over the learning rate, a chart for every rule."""
+        from nfd.laws.transfer_page import first_sections
+
+        return first_sections(self)
 
     def _against(self) -> Iterator[RateAgainst]:
         """The best rate of every rule against every further setting."""
         for answer in self.rules:
             yield from answer.against.values()
-
-    @property
-    def lead(self) -> Lead:
-        """What to do, and what tuning small costs under each rule."""
-        numbers = dict[str, str]()
-        for answer in self.rules:
-            if answer.regret is not None:
-                numbers[f"{answer.rule}: tuning small costs (nats)"] = f"{answer.regret.loss}"
-        all_have_regrets = len(numbers) == len(self.rules)
-        last = self.rules[-1]
-        size, cell = next(iter(last.cells.items()))
-        numbers[f"{last.rule}: best lr at {in_words(size)}"] = rate_in_words(cell.rate())
-        if not self.notes or not all_have_regrets:
-            return Lead((*self.sentences, self.about)[0], "open", numbers)
-        return Lead(self.notes[-1], self._tone(), numbers)
-
-    def _tone(self) -> Tone:
-        """Choose the colour of the advice, which is the last note."""
-        if self.notes[-1].startswith("Use "):
-            return "good"
-        return "partly" if any(answer.verdict == "TRANSFERS" for answer in self.rules) else "bad"
-
-    def __str__(self) -> str:
-        return said(str(self.lead), *self.told(self.lead))
-
-    def told(self, lead: Lead) -> list[str]:
-        """The table of levels, and the sentences that a lead does not say."""
-        return [
-            rows_as_text(self.levels),
-            *(text for text in self.sentences if text != lead.verdict),
-        ]
 
     def _trained(self, rule: str, width: int, depth: int) -> RuleTransfer:
         """The answer for a rule; ValueError where there are no runs of this size."""
@@ -212,6 +228,11 @@ class Transfer:
                 f"there are no runs of {in_words((width, depth))}. There are some of {sizes}."
             )
         return answer
+
+
+def _in_brackets(number: Interval) -> str:
+    """``0.003 (0.002 to 0.004)``, in a column whose name says what the brackets are."""
+    return number.in_words().replace("95 %: ", "")
 
 
 # ---- Transfer from a log: best rates of the user's runs, of any framework, and their drift.
@@ -307,13 +328,14 @@ def rates_of(
     runs_at = _runs_by_place(log, notes)
     names = dict.fromkeys(rule for rule, _ in runs_at)
     rules = [_rule(rule, runs_at, given_guess, notes) for rule in names]
-    if given_guess is None:
-        notes.append(
-            "A regret and a verdict need guess= (in the shell --guess), such as log C of C classes."
-        )
-    else:
-        notes += compared(rules)
-    return Transfer(tuple(rules), f"A log of {log.recognised}", log.columns["loss"], tuple(notes))
+    return Transfer(
+        tuple(rules),
+        f"A log of {log.recognised}",
+        log.columns["loss"],
+        (*notes, *growth_note(rules)),
+        is_log=True,
+        has_guess=given_guess is not None,
+    )
 
 
 # A rule and a size.

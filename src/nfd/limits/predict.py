@@ -12,11 +12,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import torch
 from torch import Tensor
 
+from nfd.core.answer import Answer
 from nfd.core.checks import (
     check_choice,
     check_count,
@@ -40,9 +41,10 @@ from nfd.core.machine import memory_of
 from nfd.core.modes import undisturbed
 from nfd.core.names import MOST, WIDEST, NetworkWeights
 from nfd.core.random import derive
-from nfd.core.tables import as_text, table_of
 from nfd.families.family import Family, as_family
 from nfd.families.member import Member
+from nfd.limits.predict_page import prediction_answer, prediction_sections
+from nfd.report.shown import Shown
 from nfd.runs.seeds import check_seeds_differ
 from nfd.runs.sweep import Sweep, as_sweep
 from nfd.runs.task import Batch, Task, as_task
@@ -51,6 +53,9 @@ from nfd.scaling.base import MakeModel
 from nfd.scaling.optimizers import names_where
 from nfd.scaling.rules import MAX_RATE, check_limit
 from nfd.store import Record
+
+if TYPE_CHECKING:
+    from nfd.report.page import Section
 
 # ---- ``nfd.predict``: how an infinitely wide network trains, from networks of two widths
 
@@ -422,11 +427,11 @@ def _name(part: str) -> str:
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Prediction:
+class Prediction(Shown):
     """The result of ``nfd.predict``: losses of an infinitely wide network. Print it to see them.
 
     The bias from the finite width of the trained networks is estimated and subtracted.
-    docs/api/limits.md says what the 95 % intervals include.
+    docs/api/limits.md says what the 95 % intervals include. ``to_pandas()`` is ``table``.
 
     Attributes:
         loss, loss_stderr, loss_low, loss_high: [steps], mean losses of the batches, before the
@@ -519,51 +524,18 @@ class Prediction:
             return None
         return _interval(self.eval_row)
 
-    def __str__(self) -> str:
-        depth = f"depth {self.depths[-1]}"
-        if self.extrapolated:
-            depth = f"infinite depth, from {', '.join(map(str, self.depths))}"
-        table = table_of(
-            "", "loss [95 % interval]", f"bias of width {self.width:,}, subtracted, +- its error"
-        )
-        rows = [(f"step {row['step']}", row) for row in self.table]
-        if self.eval_row is not None:
-            rows.append(("evaluation, after the last step", self.eval_row))
-        for k in dict.fromkeys((0, len(self.loss) - 1, len(rows) - 1)):
-            name, row = rows[k]
-            table.add_row(name, _loss_in_words(row), _bias_in_words(row))
-        networks = (
-            f"{self.replicates} networks of width {self.width:,} ({self.weights} weights) and "
-            f"{self.replicates} of width {self.narrow_width:,}, {self.seconds:.1f} s."
-        )
-        parts = {
-            "sampling": rms(self.loss_sampling_error),
-            "width": rms(self.loss_bias_stderr),
-            "resolution": rms(self.loss_resolution_bias),
-            "depth": rms(self.loss_depth_error),
-        }
-        sizes = ", ".join(f"{name} {size:.1e}" for name, size in parts.items() if size)
-        head = f"Infinitely wide network, {depth}, {self.about}"
-        error = f"Parts of the error of the losses (RMS over steps): {sizes}."
-        return "\n".join(filter(None, (head, as_text(table, 150), error, networks, self.note)))
+    @property
+    def answer(self) -> Answer:
+        """Where the loss ends, with its interval, and what speaks against the number."""
+        return prediction_answer(self)
 
-    __repr__ = __str__
+    def first_sections(self) -> list[Section]:
+        """What a page and a notebook show first: the losses with their intervals."""
+        return prediction_sections(self)
 
 
 def _interval(row: Mapping[str, Any]) -> Interval:
     return Interval(row["value"], row["stderr"], row["low"], row["high"])
-
-
-def _loss_in_words(row: Mapping[str, Any]) -> str:
-    if not math.isfinite(row["value"]):
-        return "diverged"
-    return _interval(row).unsigned
-
-
-def _bias_in_words(row: Mapping[str, Any]) -> str:
-    if not math.isfinite(row["bias"]):
-        return "not known"
-    return f"{row['bias']:+.4f} +- {row['bias_stderr']:.4f}"
 
 
 # ---- Limits in depth: ``2 f_2L - f_L`` where doubling L shows convergence, and plain words where

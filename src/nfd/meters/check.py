@@ -10,35 +10,35 @@ from dataclasses import asdict, astuple, dataclass, field
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from rich.table import Column
 from torch import Tensor, nn
 
+from nfd.core.answer import Answer
 from nfd.core.checks import check_ascending, check_count, check_flag, check_real
 from nfd.core.errors import InputError, in_brief
-from nfd.core.estimates import interval
+from nfd.core.estimates import Interval
 from nfd.core.files import expanded, write_json
-from nfd.core.findings import Axes, Finding, columns
 from nfd.core.modes import gradients
-from nfd.core.names import AXES, MOST, SEEDS, WIDEST, Axis, RuleName
+from nfd.core.names import AXES, MOST, RULE, SEEDS, WIDEST, Axis, RuleName
 from nfd.core.random import global_state
-from nfd.core.tables import Lead, Row, as_text, rows_as_text, said, table_of
-from nfd.core.words import quoted
+from nfd.core.tables import Row
+from nfd.core.words import number, quoted
 from nfd.families.family import Family, as_family
 from nfd.families.member import Member
 from nfd.families.streams import StreamEnds
 from nfd.meters.beside import beside_of, norms_of
+from nfd.meters.changes import Change, Planned, Two, changes_of_suspects
+from nfd.meters.check_answer import answer_of
 from nfd.meters.events import Event, Failure, failures_of, first_bad, gradient_events
 from nfd.meters.experts import Routing, routing_events
-from nfd.meters.meter import METERS, in_words
+from nfd.meters.meter import METERS
 from nfd.meters.noise import noise_of, samples_of_a_part
 from nfd.meters.reading import WatchRow
 from nfd.meters.suspects import Sizes, Suspect, suspects_of
-from nfd.meters.updates import DEFINITION, HIDDEN, NO_BLOCKS, Baseline, meter_of, quiet, readings
+from nfd.meters.updates import DEFINITION, HIDDEN, NO_BLOCKS, Baseline, quiet, readings
 from nfd.meters.verdict import (
-    LIMITS,
     THRESHOLDS,
     causes,
     cure_of_all,
@@ -49,6 +49,7 @@ from nfd.meters.verdict import (
     rows,
     stacks_of,
 )
+from nfd.report.shown import Shown
 from nfd.runs.seeds import check_seeds_differ
 from nfd.runs.sweep import Sweep, as_sweep
 from nfd.runs.task import COPIES, Batch, Task, as_task
@@ -59,7 +60,12 @@ from nfd.scaling.model import tensors
 from nfd.scaling.optimizers import OptimizerLaw, law_by_class
 from nfd.scaling.rules import MAX_RATE, rule_named
 from nfd.scaling.samples import as_written, outputs_of
+from nfd.scaling.self_test import tests_itself
 from nfd.store import Record
+
+if TYPE_CHECKING:
+    from nfd.report.page import Section
+    from nfd.scaling.plan import Plan
 
 
 @gradients()
@@ -77,6 +83,7 @@ def check(
     noise: bool = False,
     blocks: str | Sequence[str] | None = None,
     roles: Mapping[str, str] | None = None,
+    remedy: bool = True,
     sweep: Sweep | None = None,
 ) -> Check:
     """Check whether the training of a model depends on its width and depth.
@@ -90,9 +97,9 @@ def check(
     Example::
 
         check = nfd.check(make_model, batches, [16, 32], [2, 4], lr=3e-3)
-        print(check)  # per meter: exponent, verdict, cause and remedy
+        print(check)  # what to change, now and as it should be, and what to do next
         if not check.ok:
-            print(check.suspects, check.faults, check.failures)
+            print(check.wrong)  # every cause, in sentences
 
     Meters are read on the first batch, after the last step, or with ``at`` after each of these
     steps:
@@ -114,6 +121,8 @@ def check(
         seeds: initialisations of each network, at least 2.
         at: steps after which to read the meters, ascending; training ends with the last of them.
         noise: also estimate the noise scale of gradients after the last step (``Check.noise``).
+        remedy: where something is wrong that another rule prevents, also train the same networks by
+            its plan, which costs as much again (``Check.remedy``). It changes no verdict.
         sweep: where networks are trained and kept.
 
     Returns:
@@ -141,23 +150,23 @@ def check(
         samples_of_a_part(task.batches)
     seeds = check_count("seeds", seeds, minimum=2, maximum=MOST)
     family.check_sizes(sizes["width"], sizes["depth"])
+    check_flag("remedy", remedy)
     judge = _judge(family, task, rate, is_told=optimizer is not None)
-    meters = Meters(None if at is None else looks, noise)
-    observe = (meters, Routing())
-    trials = []
-    for width, depth, seed in product(sizes["width"], sizes["depth"], range(seeds)):
-        trials.append(Trial(family, task, width, depth, seed, rate, observe=observe))
+    observe = (Meters(None if at is None else looks, noise), Routing())
+    training = _Training(task, sizes, rate, seeds, looks, observe)
+    remedied = None
+    why_no_remedy = ""
     with as_sweep(sweep) as opened:
-        records = opened.run_all({"checking": trials}, "checking")["checking"]
-        runs = [_row(record) for record in records]
-    _check_seeds(runs)
-    for run, event in list(routing_events(runs)):
-        run["events"].append(event)
-    table = _table(runs, looks, sizes, family.rule)
-    updates_are_judged = not judge.unjudged
-    suspects, why_none = suspects_of(
-        runs, sizes, judge.family, _axes_of_suspects(table), updates=updates_are_judged
-    )
+        runs, seconds = training.run(family, opened, "checking")
+        table = _table(runs, looks, sizes, family.rule)
+        suspects, why_none = suspects_of(
+            runs, sizes, judge.family, _axes_of_suspects(table), updates=not judge.unjudged
+        )
+        cure = _cure(family, table, suspects, sizes)
+        if remedy and cure is not None and _is_sound_when_small(runs):
+            remedied, why_no_remedy = training.remedy(family.under(cure), opened)
+        if remedied is not None and not remedied.helps(table, failures_of(runs)):
+            cure = None
     largest = (sizes["width"][-1], sizes["depth"][-1])
     return Check(
         table,
@@ -175,10 +184,131 @@ def check(
         task.copies,
         judge.optimizer_class,
         suspects,
-        judge.unjudged or why_none,
+        judge.unjudged or why_none or why_no_remedy,
         tuple(opened.notes(family)),
         _self_test(family, base, largest),
+        family.name,
+        cure,
+        remedied,
+        _changes(family, cure, suspects, sizes, rate),
+        seconds,
+        not tests_itself(family.make_model, family.base),
     )
+
+
+@dataclass(frozen=True)
+class _Training:
+    """How the networks of a check are trained, whatever their rule."""
+
+    task: Task
+    sizes: Mapping[str, list[int]]
+    rate: float
+    seeds: int
+    looks: tuple[int, ...]
+    observe: tuple[Observer, ...]
+
+    def run(self, family: Family, sweep: Sweep, label: str) -> tuple[list[Row], float]:
+        """Train every network; returns what was read of each, and the seconds that all took."""
+        trials = []
+        for width, depth, seed in product(
+            self.sizes["width"], self.sizes["depth"], range(self.seeds)
+        ):
+            trials.append(
+                Trial(family, self.task, width, depth, seed, self.rate, observe=self.observe)
+            )
+        records = sweep.run_all({label: trials}, label)[label]
+        runs = [_row(record) for record in records]
+        _check_seeds(runs)
+        for run, event in list(routing_events(runs)):
+            run["events"].append(event)
+        return runs, math.fsum(record.seconds for record in records)
+
+    def remedy(self, family: Family, sweep: Sweep) -> tuple[Remedy | None, str]:
+        """Train the same networks by the plan of another rule, or say why that is not possible."""
+        label = f"with the plan {family.rule}"
+        try:
+            runs, _ = self.run(family, sweep, label)
+        # It must not stop the check: the plan may not know a tensor.
+        except (ValueError, TypeError, RuntimeError) as error:
+            return None, f"The plan {family.rule} could not be tried: {in_brief(error)}"
+        table = _table(runs, self.looks, self.sizes, family.rule)
+        return Remedy(family.rule, table, runs, failures_of(runs)), ""
+
+
+def _cure(
+    family: Family,
+    table: Sequence[Row],
+    suspects: Sequence[Suspect],
+    sizes: Mapping[str, list[int]],
+) -> RuleName | None:
+    """The rule whose plan is to prevent what is wrong; None where nothing is, or no rule does."""
+    faults = [row for row in table if is_fault(row)]
+    if not faults and not suspects:
+        return None
+    candidates = [cure_of_all(faults, family.rule)]
+    if not rule_named(family.rule).scales_width:
+        # Something else may be wrong as well, which the networks show. Without blocks only the rule
+        # for width has a plan.
+        candidates = [candidates[0] or RULE, "mup"]
+    for rule in candidates:
+        if rule is None:
+            continue
+        try:
+            family.under(rule).plan(sizes["width"][-1], sizes["depth"][-1])
+        except InputError:
+            continue
+        return rule
+    return None
+
+
+def _is_sound_when_small(runs: Sequence[Row]) -> bool:
+    """Whether nothing breaks in the smallest networks, which the plan leaves as they are."""
+    smallest = min((run["width"], run["depth"]) for run in runs)
+    return not any(run["events"] for run in runs if (run["width"], run["depth"]) == smallest)
+
+
+def _changes(
+    family: Family,
+    cure: RuleName | None,
+    suspects: Sequence[Suspect],
+    sizes: Mapping[str, list[int]],
+    rate: float,
+) -> list[Change]:
+    """What to change of every kind of tensors; by the plans where no tensor is a suspect."""
+    spans = _spans(sizes)
+    if suspects or cure is None:
+        return changes_of_suspects(suspects, spans)
+    # Networks of the paper also have factors in the forward pass, which no tensor shows.
+    if not tests_itself(family.make_model, family.base):
+        return []
+    two = Two(
+        _planned(family, sizes),
+        _planned(family.under(cure), sizes),
+        rate,
+        {axis: sizes[axis][0] for axis in spans},
+        spans,
+    )
+    return two.changes()
+
+
+def _spans(sizes: Mapping[str, list[int]]) -> dict[Axis, float]:
+    """The largest size over the smallest, along the axes that have several."""
+    spans = dict[Axis, float]()
+    for axis in AXES:
+        if len(sizes[axis]) > 1:
+            spans[axis] = sizes[axis][-1] / sizes[axis][0]
+    return spans
+
+
+def _planned(family: Family, sizes: Mapping[str, list[int]]) -> Planned:
+    """The plans of a family at its largest sizes."""
+    widths = sizes["width"]
+    depths = sizes["depth"]
+    along: dict[Axis, Plan] = {
+        "width": family.plan(widths[-1], depths[0]),
+        "depth": family.plan(widths[0], depths[-1]),
+    }
+    return Planned(family.plan(widths[-1], depths[-1]), along)
 
 
 def _sizes(widths: Sequence[int], depths: Sequence[int]) -> dict[str, list[int]]:
@@ -284,8 +414,6 @@ def _self_test(
     """
     if not rule_named(family.rule).scales_width or smallest == largest:
         return ()
-    from nfd.scaling.self_test import tests_itself
-
     if not tests_itself(family.make_model, smallest):
         return ()
     try:
@@ -332,14 +460,45 @@ _STILL = (
 
 
 @dataclass(frozen=True)
-class Check:
-    """The result of ``nfd.check``. Print it to see the table.
+class Remedy:
+    """The same networks by the plan of another rule.
 
     Attributes:
-        table: one dict per meter and axis, and of a model with several stacks of blocks, such as an
-            encoder and a decoder, one for every ``stack``. ``slope``, ``low`` and ``high`` are the
-            exponent and its 95 % interval; ``verdict``, ``reason`` and ``cause`` judge it;
-            ``since`` is the size at which a fault begins. Also ``meter`` and ``axis``.
+        rule: of the plan.
+        table, runs, failures: as of a ``Check``.
+    """
+
+    rule: RuleName
+    table: list[dict[str, Any]]
+    runs: list[Row] = field(repr=False)
+    failures: list[Failure]
+
+    @property
+    def faults(self) -> list[dict[str, Any]]:
+        """The rows of the table that say that something scales wrongly."""
+        return [row for row in self.table if is_fault(row)]
+
+    @property
+    def broken(self) -> bool:
+        """Whether a training broke."""
+        return bool(self.failures)
+
+    def helps(self, table: Sequence[Row], failures: Sequence[Failure]) -> bool:
+        """Whether it leaves less wrong than there was; or nothing, where only tensors were."""
+        faults_before = sum(map(is_fault, table))
+        if self.broken or failures:
+            return len(self.failures) < len(failures)
+        return not self.faults or len(self.faults) < faults_before
+
+
+@dataclass(frozen=True, repr=False)
+class Check(Shown):
+    """The result of ``nfd.check``. Print it for the answer: what to change, and what to run next.
+
+    A notebook shows it with charts. ``to_pandas()`` has the columns of ``table``.
+
+    Attributes:
+        judged: the rows of ``table``.
         runs: one dict per network: width, depth, seed, its meters after the last step, and why
             others could not be read (``unread``). The same of every stack of several: ``stacks``.
         failures: what went wrong, once per kind, with the first step, layer and network.
@@ -358,6 +517,13 @@ class Check:
         of_runs: notes on stored runs that were not used.
         tested: what the plan's self-test found off (``Plan.self_test``), or why it could not run,
             in sentences.
+        model: its name.
+        cure: the rule whose plan is to prevent what is wrong; None where nothing is wrong, or no
+            rule does.
+        remedy: the same networks by that plan; None where that was not asked or not possible.
+        changes: what to change, for every kind of tensors: now, what it should be, and why.
+        seconds: how long all trainings took, on one core each.
+        plans_itself: whether its networks are of the paper, which know their own plan.
 
     Example::
 
@@ -367,8 +533,8 @@ class Check:
         check.ok  # False where a meter collapses or grows, or a training broke
     """
 
-    table: list[dict[str, Any]]
-    runs: list[Row] = field(repr=False)
+    judged: list[dict[str, Any]]
+    runs: list[Row]
     failures: list[Failure]
     rule: str
     optimizer: str
@@ -385,6 +551,44 @@ class Check:
     unjudged: str = ""
     of_runs: tuple[str, ...] = ()
     tested: tuple[str, ...] = ()
+    model: str = ""
+    cure: RuleName | None = None
+    remedy: Remedy | None = None
+    changes: list[Change] = field(default_factory=list)
+    seconds: float = 0.0
+    plans_itself: bool = False
+
+    @property
+    def table(self) -> list[dict[str, Any]]:
+        """One dict per meter and axis, and after every step that was looked at.
+
+        Of a model with several stacks of blocks, such as an encoder and a decoder, there is one for
+        every ``stack``. ``slope``, ``low`` and ``high`` are the exponent and its 95 % interval;
+        ``verdict``, ``reason`` and ``cause`` judge it; ``since`` is the size at which a fault
+        begins. Also ``meter``, ``axis``, ``step``, and ``value``, which is ``slope``.
+        """
+        return self.judged
+
+    @property
+    def answer(self) -> Answer:
+        """State, decision, evidence, what to change, and what to run next."""
+        return answer_of(self)
+
+    def first_sections(self) -> list[Section]:
+        """What to change, and the quantities that show it."""
+        from nfd.meters.check_page import first_sections
+
+        return first_sections(self)
+
+    def plot(self) -> Any:
+        """Draw the quantities that show the answer against width and depth, by Altair.
+
+        Raises:
+            ValueError: where nothing could be measured.
+        """
+        from nfd.meters.check_page import plot
+
+        return plot(self)
 
     @property
     def steps(self) -> int:
@@ -424,12 +628,14 @@ class Check:
 
         ``rule``, ``optimizer`` and ``lr``, whether the check found no fault (``ok``), the width and
         depth of the base (``base``), the ``definition`` of the meters, and the ``networks``: width,
-        depth, the ``shapes`` of their tensors, and ``readings``, each a ``nfd.watch.WatchRow``.
+        depth, the ``shapes`` of their tensors, ``readings``, each a ``nfd.watch.WatchRow``, and
+        ``losses``, the step and loss of every look.
         """
         parts = ("width", "depth", "shapes", "readings")
         networks = []
         for run in self.runs:
-            networks.append({name: run[name] for name in parts if name in run})
+            network = {name: run[name] for name in parts if name in run}
+            networks.append(network | {"losses": _losses_of(run)})
         return {
             "rule": self.rule,
             "optimizer": self.optimizer,
@@ -456,30 +662,6 @@ class Check:
         A loss that falls with size and an uncertain verdict are not faults.
         """
         return not self.failures and not self.suspects and not self.faults
-
-    @property
-    def lead(self) -> Lead:
-        """The number of faults, the rule that removes all of them, and the steepest meter."""
-        count = len(self.faults) + len(self.failures) or len(self.suspects)
-        undecided = sum(row["verdict"] == "UNCERTAIN" for row in self.table)
-        readings = f"{len(self.faults)} of {len(self.table)} readings, {undecided} undecided"
-        numbers = {"faults": readings}
-        fitted = [row for row in self.table if math.isfinite(row["slope"])]
-        # A loss that falls is what training is for.
-        fitted = [row for row in fitted if row["verdict"] != "FALLS"]
-        if fitted:
-            row = max(fitted, key=lambda row: (is_fault(row), abs(row["slope"])))
-            numbers[f"steepest: {row_name(row)}"] = f"{row['axis']}^{slope_of(row)}"
-        tensors_at_fault = {suspect.tensor for suspect in self.suspects}
-        numbers["tensors that scale wrongly"] = str(len(tensors_at_fault))
-        if not count:
-            return Lead("No fault found.", "good", numbers)
-        noun = "faults" if count > 1 else "fault"
-        faults = f"{count} {noun} under rule {self.rule!r}."
-        cure = cure_of_all(self.faults, self.rule)
-        if cure and not self.failures:
-            faults += f" Rule {cure!r} has the remedies built in: train by its plan."
-        return Lead(faults, "bad", numbers)
 
     @property
     def wrong(self) -> list[str]:
@@ -532,56 +714,30 @@ class Check:
                 moved[row["matrix"]] = moved.get(row["matrix"], False) or row["change"] != 0
         return [name for name, moves in moved.items() if not moves]
 
-    def __str__(self) -> str:
-        sizes = self._sizes
+    @property
+    def sentences(self) -> list[str]:
+        """The settings, what is wrong, notes, and how to read the verdicts."""
         name = self.optimizer_class or self.optimizer
-        ranges = "; ".join(f"{axis}s {', '.join(map(str, sizes[axis]))}" for axis in AXES)
+        ranges = "; ".join(f"{axis}s {', '.join(map(str, self.sizes[axis]))}" for axis in AXES)
         head = (
             f"Rule {self.rule!r}, {name}, lr = {self.lr:g}, {self.about}, {self.seeds} seeds; "
-            f"{ranges}"
+            f"{ranges}."
         )
-        # Earlier looks show only their faults.
         shown = [row for row in self.table if row["step"] == self.steps or is_fault(row)]
-        parts = [str(self.lead), head]
-        parts += [f"! {text}" for text in self.wrong]
-        parts += self.notes
-        parts.append(self._table_as_text(shown))
-        parts += _reasons(shown)
-        undecided = sum(row["reason"] == "edge" for row in shown)
-        if undecided:
-            parts.append(f"{undecided} UNCERTAIN: more seeds or larger sizes would settle them.")
-        parts.append(THRESHOLDS)
+        sentences = [*self.wrong, *self.notes, head, *_reasons(shown), THRESHOLDS]
+        for row in self.growth:
+            sentences.append(f"{row_name(row)} after more steps: {row['cause']}")
         if self.noise:
-            parts += ["", _NOISE, rows_as_text([_of_noise(row) for row in self.noise])]
-        return said(*parts)
+            sentences += [_NOISE, *map(_of_noise, self.noise)]
+        return sentences
 
     @property
-    def _sizes(self) -> dict[str, Sequence[int]]:
-        """The values along every axis, and the steps that were looked at."""
-        sizes: dict[str, Sequence[int]] = {"step": self.at}
+    def sizes(self) -> dict[Axis, list[int]]:
+        """The widths and the depths that were trained."""
+        sizes = dict[Axis, list[int]]()
         for axis in AXES:
             sizes[axis] = sorted({run[axis] for run in self.runs})
         return sizes
-
-    def _table_as_text(self, shown: Sequence[Row]) -> str:
-        """The table of these rows, faults first, and of how meters grow with steps."""
-        sizes = self._sizes
-        several = len(self.at) > 1
-        names = ["with", "exponent [95 %]", "change", "verdict"]
-        if several:
-            names.insert(1, "after step")
-        columns = [Column(name, no_wrap=True) for name in names]
-        table = table_of(Column("meter", overflow="fold"), *columns)
-        faults_first = sorted(shown, key=lambda row: not is_fault(row))
-        for row in [*faults_first, *self.growth]:
-            along = sizes[row["axis"]]
-            change = math.expm1(row["slope"] * math.log(along[-1] / along[0]))
-            percent = f"{100 * change:+.0f} %" if math.isfinite(change) else "-"
-            cells = [row["axis"], slope_of(row), percent, row.get("verdict", "")]
-            if several:
-                cells.insert(1, str(row.get("step", "")))
-            table.add_row(row_name(row), *cells)
-        return as_text(table, 150)
 
 
 def _reasons(shown: Sequence[Row]) -> list[str]:
@@ -597,109 +753,15 @@ def _reasons(shown: Sequence[Row]) -> list[str]:
     ]
 
 
-def _of_noise(row: Row) -> Row:
+def _of_noise(row: Row) -> str:
     """The noise scale of one network in words."""
+    scale = "{width} wide, {depth} deep, seed {seed}: ".format(**row)
     if row["low"] <= 0:
-        words = "unknown: more or larger batches are needed"
-    elif math.isfinite(row["high"]):
-        words = "{value:.3g} [{low:.3g}, {high:.3g}]".format(**row)
-    else:
-        words = "at least {low:.3g}".format(**row)
-    size = {name: row[name] for name in ("width", "depth", "seed")}
-    return size | {"noise scale [95 % interval]": words}
-
-
-def slope_of(row: Mapping[str, Any]) -> str:
-    """Write a slope as ``-0.47 [-0.53, -0.42]``, or a dash where none could be fitted."""
-    if not math.isfinite(row["slope"]):
-        return "-"
-    return f"{row['slope']:+.2f} [{row['low']:+.2f}, {row['high']:+.2f}]"
-
-
-def meaning_of(row: Mapping[str, Any]) -> str:
-    """What a row means, with the size since which its meter changes."""
-    cause = str(row["cause"])
-    if row["since"] is None:
-        return cause
-    return f"since {row['axis']} {row['since']}: {cause}"
-
-
-# ---- Its charts
-
-
-def check_findings(check: Check, data: str) -> list[Finding]:
-    """Chart every meter after the last step, one chart per axis.
-
-    The values are geometric means over networks of a size, relative to the smallest.
-    """
-    settings = (
-        f"Rule {check.rule!r}, {check.optimizer}, lr = {check.lr:g}, {check.seeds} seeds, {data}"
-    )
-    after = f"After {check.steps} steps. {settings}; bars: 95 % intervals."
-    caption = " ".join([after, THRESHOLDS, LIMITS, *check.notes])
-    findings = []
-    for axis in reversed(AXES):
-        finding = _finding(check, axis, caption)
-        if finding.rows:
-            findings.append(finding)
-    return sorted(findings, key=lambda finding: -len(finding.details))
-
-
-def _finding(check: Check, axis: Axis, caption: str) -> Finding:
-    """Chart every meter along one axis."""
-    sizes = sorted({run[axis] for run in check.runs})
-    last_rows = [row for row in check.table if row["step"] == check.steps]
-    trends = [row for row in last_rows if row["axis"] == axis]
-    points = list[Row]()
-    table = list[Row]()
-    for trend in trends:
-        points += _ratios(check, trend, sizes)
-        verdict = {"exponent [95 % interval]": slope_of(trend), "verdict": trend["verdict"]}
-        meaning = {"what it means": meaning_of(trend)}
-        table.append({"meter": _title(trend)} | verdict | meaning)
-    faults = [trend for trend in trends if is_fault(trend)]
-    shown = Axes(
-        axis,
-        "ratio",
-        axis,
-        f"over the network of {axis} {sizes[0]}",
-        "logarithmic",
-        colour="meter",
-        dash="stack" if trends and "stack" in trends[-1] else None,
-        order=(*METERS,),
-    )
-    title = f"{len(faults)} of {len(trends)} meters scale wrongly with {axis}"
-    why = list(causes(faults, check.rule, check.runs))
-    return Finding(axis, title, "", points, shown, caption, why, table=table)
-
-
-def _title(trend: Row) -> str:
-    """The meter of a row of the table, and its stack, as a chart names it."""
-    return meter_of(in_words(trend["meter"]), trend.get("stack", ""))
-
-
-def _ratios(check: Check, trend: Row, sizes: Sequence[int]) -> list[Row]:
-    """The points of a meter: its mean at every size over its mean at the smallest."""
-    axis = trend["axis"]
-    meter = trend["meter"]
-    stack = trend.get("stack", "")
-    seen = networks(check.runs, check.steps, stack)
-    logs = []
-    for size in sizes:
-        values = [run.get(meter, math.nan) for run in seen if run[axis] == size]
-        log = torch.tensor(values, dtype=torch.float64).log()
-        logs.append(log[log.isfinite()])
-    points = []
-    for size, log in zip(sizes, logs, strict=True):
-        if min(len(log), len(logs[0])) > 1:
-            ratio = interval(_difference_of_means, logs[0], log).exp()
-            place = {"series": _title(trend), "meter": meter, "stack": stack, axis: size}
-            points.append(place | columns("ratio", ratio))
-    return points
-
-
-def _difference_of_means(first: Tensor, second: Tensor) -> Tensor:
-    return second.mean(0) - first.mean(0)
+        return f"{scale}unknown, more or larger batches are needed"
+    if math.isfinite(row["high"]):
+        interval_of_scale = Interval(row["value"], math.nan, row["low"], row["high"])
+        return f"{scale}{interval_of_scale.in_words()}"
+    return f"{scale}at least {number(row['low'])}"
 
 
 # ---- What is read of one network
@@ -916,6 +978,16 @@ class _Measurement(Observation):
                 unread["gradient"] = HIDDEN if self.member.plan.blocks else NO_BLOCKS
             else:
                 unread["gradient"] = "the readout starts at zero, so that no gradient flows back."
+
+
+def _losses_of(run: Mapping[str, Any]) -> list[tuple[int, float]]:
+    """The step and the loss of every look at a network."""
+    losses = []
+    for row in run["rows"]:
+        is_network = not row["matrix"] and not row.get("stack")
+        if is_network and "loss" in row:
+            losses.append((row["step"], row["loss"]))
+    return losses
 
 
 def _print_of(module: nn.Module) -> int:

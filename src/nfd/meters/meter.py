@@ -88,6 +88,7 @@ class Meter:
     """One number that a check reads of every network.
 
     Attributes:
+        title: its name above charts; a change by training has a delta in front.
         meaning: what it is, in words and by its equation.
         axes: along which it is judged.
         bound: what it would be at perfect alignment, where that is read.
@@ -98,6 +99,7 @@ class Meter:
             same as numbers that are read now.
     """
 
+    title: str
     meaning: str
     axes: tuple[Axis, ...] = AXES
     bound: Bound | None = None
@@ -197,6 +199,7 @@ _OUTER_GROW = Advice(
 
 METERS = {
     "first_activation": Meter(
+        "Stream at the first block",
         "RMS of the stream that enters the first block",
         axes=("width",),
         advice={
@@ -209,6 +212,7 @@ METERS = {
         },
     ),
     "activation": Meter(
+        "Residual stream",
         "RMS of the stream after the last block",
         natural=_STREAM_LIMIT,
         advice={
@@ -221,6 +225,7 @@ METERS = {
         },
     ),
     "activation_update": Meter(
+        "Δ stream",
         "RMS of its change by training",
         # Its bound is the sum of what every block changes: whatever it falls by less than that is
         # a matter of directions.
@@ -235,6 +240,7 @@ METERS = {
         },
     ),
     "inner_update": Meter(
+        "Δ hidden output",
         "RMS of the change that training made to the outputs of the inner matrices, Eq. 27",
         bound=Bound("inner_bound"),
         natural=_LAYER_LIMIT,
@@ -253,6 +259,7 @@ METERS = {
         },
     ),
     "stream_update": Meter(
+        "Δ block output",
         "RMS of what training the outer matrices adds to the stream, times the depth, Eqs. 33 and "
         "34",
         bound=Bound("stream_bound"),
@@ -261,12 +268,14 @@ METERS = {
         definition=2,
     ),
     "first_update": Meter(
+        "Δ block output, first step",
         "stream_update after the first update that changes it, before later updates cancel it",
         axes=("depth",),
         advice={("depth", "GROWS"): _OUTER_GROW},
         is_of_one_step=True,
     ),
     "function_update": Meter(
+        "Δ outputs",
         "RMS of the change of the outputs by training",
         natural=_FUNCTION_LIMIT,
         advice={
@@ -275,6 +284,7 @@ METERS = {
         },
     ),
     "function_update_inner": Meter(
+        "Δ outputs by blocks",
         "RMS of the change of the outputs when the inner matrices are reset to their start",
         natural=_FUNCTION_LIMIT,
         advice={
@@ -285,11 +295,13 @@ METERS = {
         },
     ),
     "update_to_weight": Meter(
+        "Δ weight ÷ weight",
         "largest singular value of the change of inner matrices over that of their start",
         natural=_LAYER_LIMIT,
         advice=_UPDATES_IN_WIDTH,
     ),
     "alignment": Meter(
+        "Alignment of updates",
         "how well the last update of a matrix is aligned with its inputs, relative to perfect "
         "alignment: 1 where sums over n coordinates add as n, n^-1/2 where they add as sqrt(n)",
         axes=("width",),
@@ -300,6 +312,7 @@ METERS = {
         },
     ),
     "gradient": Meter(
+        "Gradient, first ÷ last block",
         "RMS of the gradient entering the first block over that leaving the last, where the stream "
         "is not zero (padding): at the start, or where the check looks at several steps before "
         "each update",
@@ -317,6 +330,7 @@ METERS = {
         },
     ),
     "loss": Meter(
+        "Loss",
         "loss of the last batch before its update",
         natural=_LOSS_FALLS,
         advice={

@@ -47,17 +47,30 @@ from nfd.core.estimates import UNKNOWN, Interval, pooled_slope, rms
 from nfd.core.modes import undisturbed
 from nfd.core.names import Axis, RuleName
 from nfd.core.tables import Row
+from nfd.core.words import number
 from nfd.families.family import Family
 from nfd.families.member import Member
 from nfd.meters.beside import rounded_kinds, rounded_text
+from nfd.meters.ratios import arrow, arrow_of_size, axes_of, divided, goes, should_go
 from nfd.meters.updates import copies, spectral_norm
-from nfd.meters.verdict import verdict_of
+from nfd.meters.verdict import since, verdict_of
 from nfd.scaling.model import block_of, in_any_block, numberless, tensors, whole
 from nfd.scaling.optimizers import WHOLE_MATRIX, gradient_sizes
 from nfd.scaling.plan import Plan
 from nfd.scaling.rules import Power, rule_named
 
 What = Literal["start", "update", "factor", "decay", "epsilon", "rounding", "attention"]
+Quantity = Literal[
+    "learning rate",
+    "initial std",
+    "initial value",
+    "weight decay",
+    "epsilon",
+    "forward factor",
+    "attention logits",
+    "update",
+    "rounding",
+]
 _Excesses = dict[tuple[str, What], Interval]
 # The logarithm of a size, the size along the other axis, and the logarithm of a quantity
 _Point = tuple[float, float, float]
@@ -281,6 +294,11 @@ class Suspect:
             bits; or the scale of the ``attention`` logits of these queries.
         excess: the power of the axis that is to be 0.
         cause: why, in words.
+        quantity: what is to be changed.
+        now: its value in the largest network.
+        sound: what it should be there, as far as this axis decides.
+        since: the size from which on it deviates.
+        role: the role of the tensor (``nfd.scaling.rules``).
     """
 
     tensor: str
@@ -288,6 +306,11 @@ class Suspect:
     what: What
     excess: Interval
     cause: str
+    quantity: Quantity = "update"
+    now: float = math.nan
+    sound: float = math.nan
+    since: int = 0
+    role: str = ""
 
     def __str__(self) -> str:
         return f"{self.tensor}: {self.cause}"
@@ -395,7 +418,8 @@ class _Along:
         for (kind, what), excess in nearest.items():
             if verdict_of(excess, span) not in ("GROWS", "COLLAPSES"):
                 continue
-            if what == "update" and (kind in rounded or self.only_cancels(kind)):
+            is_rounded = numberless(kind) in rounded
+            if what == "update" and (is_rounded or self.only_cancels(kind)):
                 continue
             clear[kind, what] = excess
         return clear
@@ -428,7 +452,7 @@ class _Along:
         Then what is left of several steps depends on their signs.
         """
         plan = self.plan(self.runs[0])
-        names = [t["tensor"] for t in self.runs[0]["tensors"] if _kind(t["tensor"], plan) == kind]
+        names = [t["tensor"] for t in self.runs[0]["tensors"] if self.kinds.of(t["tensor"]) == kind]
         follows_gradient = any(plan.law_for(name).degree for name in names)
         if follows_gradient or not self.has_sound_rate(kind):
             return False
@@ -443,7 +467,7 @@ class _Along:
             plan = self.plan(run)
             squares = []
             for t in run["tensors"]:
-                if _kind(t["tensor"], plan) == kind and t.get("first"):
+                if self.kinds.of(t["tensor"]) == kind and t.get("first"):
                     squares.append((t["first"] / _sound_update(plan, t["tensor"])) ** 2)
             if squares:
                 log = math.log(math.fsum(squares) / len(squares)) / 2
@@ -452,6 +476,11 @@ class _Along:
             return UNKNOWN
         x, group, y = torch.tensor(points, dtype=torch.float64).T
         return pooled_slope(x, y, group)
+
+    @cached_property
+    def kinds(self) -> Kinds:
+        """The kinds of tensors, as the largest network has them."""
+        return Kinds(self.plans[max(self.plans)])
 
     @property
     def other(self) -> Axis:
@@ -466,21 +495,41 @@ class _Along:
 
     def excesses(self, rule: RuleName) -> dict[tuple[str, What], Interval]:
         """The power of the axis that is left of every quantity of every kind of tensors."""
+        excesses = {}
+        for place, of_place in self.points(rule).items():
+            x_values, group, y = torch.tensor(of_place, dtype=torch.float64).T
+            excesses[place] = pooled_slope(x_values, y, group)
+        return excesses
+
+    def points(self, rule: RuleName) -> Mapping[tuple[str, What], list[_Point]]:
+        """What is left of every quantity in every network, under a rule."""
         points = defaultdict[tuple[str, What], list[_Point]](list)
         for run in self.runs:
             plan = replace(self.plan(run), rule=rule)
             x = math.log(run[self.axis])
-            for place, log in _logs(run, plan, self.idle).items():
+            for place, log in _logs(run, plan, self.kinds, self.idle).items():
                 points[place].append((x, run[self.other], log))
             for name in self.lacking:
-                kind = _kind(f"{name}.", plan).rstrip(".")
+                kind = self.kinds.of(f"{name}.").rstrip(".")
                 log = -math.log(plan.multipliers.get(name, 1.0))
                 points[kind, "factor"].append((x, run[self.other], log))
-        excesses = {}
-        for place, of_place in points.items():
-            x_values, group, y = torch.tensor(of_place, dtype=torch.float64).T
-            excesses[place] = pooled_slope(x_values, y, group)
-        return excesses
+        return points
+
+    @cached_property
+    def planned_points(self) -> Mapping[tuple[str, What], list[_Point]]:
+        """What is left of every quantity under the rule of the plans."""
+        return self.points(self.plan(self.runs[0]).rule)
+
+    def since(self, kind: str, what: What) -> int:
+        """The size from which on a quantity deviates."""
+        logs = defaultdict[float, list[float]](list)
+        for x, _, log in self.planned_points.get((kind, what), ()):
+            logs[x].append(log)
+        means = []
+        for size in self.sizes:
+            of_size = logs.get(math.log(size), [math.nan])
+            means.append(math.exp(math.fsum(of_size) / len(of_size)))
+        return since(self.sizes, torch.tensor(means, dtype=torch.float64))
 
     @cached_property
     def idle(self) -> frozenset[str]:
@@ -496,7 +545,7 @@ class _Along:
             needed = set[str]()
             kinds = set[str]()
             for t in run["tensors"]:
-                kind = _kind(t["tensor"], plan)
+                kind = self.kinds.of(t["tensor"])
                 kinds.add(kind)
                 if plan.law_for(t["tensor"]).degree or t["change"] > _IDLE * t.get("rate", 0.0):
                     moved.add(kind)
@@ -524,7 +573,11 @@ class _Along:
         first = self.runs[0]
         end = (self.sizes[-1], first[self.other])
         last = next(run for run in self.runs if (run[self.axis], run[self.other]) == end)
-        return _means(first, kind, self.plan(first)), _means(last, kind, self.plan(last))
+        return self.means(first, kind), self.means(last, kind)
+
+    def means(self, run: Row, kind: str) -> dict[str, float]:
+        """The means of a kind of tensors in one network."""
+        return _means(run, kind, self.plan(run), self.kinds)
 
     def has_sound_rate(self, kind: str) -> bool:
         """Whether the learning rate follows the plan and Adam's epsilon does not rule updates."""
@@ -538,66 +591,141 @@ class _Along:
 
     def suspect(self, kind: str, what: What, excess: Interval) -> Suspect:
         """Put in words what was seen at both ends of the axis."""
+        deviation = self.deviation(kind, what, excess)
+        if deviation.quantity == "epsilon":
+            what = "epsilon"
+        since_size = self.since(kind, "update" if what == "epsilon" else what)
+        now = self.in_the_largest(kind, deviation)
+        return Suspect(
+            deviation.tensor or kind,
+            self.axis,
+            what,
+            excess,
+            deviation.text,
+            deviation.quantity,
+            now,
+            now * deviation.sound / deviation.now,
+            since_size,
+            self.role(deviation.tensor or kind),
+        )
+
+    def in_the_largest(self, kind: str, deviation: _Deviation) -> float:
+        """The value of what deviates in the largest network along both axes."""
+        key = _KEYS.get(deviation.quantity)
+        if key is None:
+            return deviation.now
+        largest = max(self.runs, key=lambda run: (run["width"], run["depth"], -run["seed"]))
+        means = self.means(largest, kind)
+        if deviation.quantity == "weight decay":
+            return means["decay"] / means["rate"]
+        return means[key]
+
+    def deviation(self, kind: str, what: What, excess: Interval) -> _Deviation:
+        """Say what of a kind of tensors deviates, and from what."""
         a, b = self.ends(kind)
         if what == "factor":
-            return self.suspected_factor(kind, excess)
+            return self.factor(kind, excess)
         if what == "start":
-            text = f"start {self.by(excess)}: RMS {self.values(kind, 'start', 'sound_start')}"
-        elif what == "decay":
+            return self.start(kind)
+        if what == "decay":
+            return self.decay(kind)
+        if b["epsilon"] > max(_RULING, a["epsilon"]) and excess.value < 0:
             text = (
-                f"rate times decay {self.by(excess)}: {self.values(kind, 'decay', 'one')}. Let "
-                "decays rise as rates fall, and no faster"
+                f"Adam's epsilon is {number(b['epsilon'])} times the gradient at {self.at_the_end} "
+                "and slows its updates: lower it"
             )
-        elif b["epsilon"] > max(_RULING, a["epsilon"]) and excess.value < 0:
-            what = "epsilon"
-            text = (
-                f"updates {self.by(excess)}: Adam's epsilon is {b['epsilon']:.2g} times the "
-                f"gradient at {self.axis} {self.sizes[-1]}. Lower it"
+            return _Deviation("epsilon", b["epsilon"], _RULING, text)
+        if a["rate"] and not self.has_sound_rate(kind):
+            now = b["rate"]
+            sound = a["rate"] * b["sound_rate"] / a["sound_rate"]
+            text = f"learning rate {arrow(now, sound)}, {self.by(now / sound)}"
+            return _Deviation("learning rate", now, sound, text)
+        now = b["change"]
+        sound = a["change"] * b["sound_update"] / a["sound_update"]
+        text = f"its updates are {arrow_of_size(now, sound)} at {self.at_the_end}"
+        if a["rate"]:
+            text += (
+                "; its learning rate is sound, but not its gradient or the optimizer's factor of "
+                "its shape"
             )
-        elif a["rate"] and not self.has_sound_rate(kind):
-            rates = self.values(kind, "rate", "sound_rate")
-            text = f"updates {self.by(excess)}: its rate is {rates}"
-        else:
-            text = f"updates {self.by(excess)}: {self.values(kind, 'change', 'sound_update')}"
-            if a["rate"]:
-                text += (
-                    "; its rate is sound, but not its gradient or the optimizer's factor of its "
-                    "shape"
-                )
-        return Suspect(kind, self.axis, what, excess, text)
+        return _Deviation("update", now, sound, text)
 
-    def suspected_factor(self, kind: str, excess: Interval) -> Suspect:
+    def start(self, kind: str) -> _Deviation:
+        """Say how initial weights follow the size, and how they should."""
+        a, b = self.ends(kind)
+        now = b["start"]
+        sound_ratio = b["sound_start"] / a["sound_start"]
+        sound = a["start"] * sound_ratio
+        span = math.log(self.sizes[-1] / self.sizes[0])
+        power = math.log(now / a["start"]) / span
+        sound_power = math.log(sound_ratio) / span
+        quantity: Quantity = "initial value" if self.is_constant(kind) else "initial std"
+        text = (
+            f"{quantity} {goes(power, self.axis)}; it should {should_go(sound_power, self.axis)} "
+            f"({number(sound, 3)} at {self.at_the_end})"
+        )
+        return _Deviation(quantity, now, sound, text)
+
+    def decay(self, kind: str) -> _Deviation:
+        """Say what weight decay keeps the product with the learning rate."""
+        a, b = self.ends(kind)
+        now = b["decay"] / b["rate"]
+        # Where the learning rate is to change as well, decay follows the sound one.
+        rate = a["rate"] * b["sound_rate"] / a["sound_rate"]
+        sound = a["decay"] / rate
+        text = (
+            f"weight decay {arrow(now, sound)}, {self.by(now / sound)}: it should rise as the "
+            "learning rate falls, and no faster"
+        )
+        if math.isclose(now, sound, rel_tol=0.05):
+            # Only the learning rate is wrong, and with it the product.
+            sound = now
+            text = "weight decay is sound once its learning rate is: their product is what counts"
+        return _Deviation("weight decay", now, sound, text)
+
+    def factor(self, kind: str, excess: Interval) -> _Deviation:
         """Put in words that the forward pass has a factor too many, or lacks one."""
         entries = self.plan(self.runs[-1]).entries
         tied = [name for name, entry in entries.items() if entry.role == "tied"]
         # The norm before a tied head takes the head's factor.
         is_factor_of_head = kind in entries and entries[kind].multiplier != Power()
+        now = math.pow(self.sizes[-1] / self.sizes[0], excess.value)
+        size = arrow_of_size(now, 1.0)
         if tied and is_factor_of_head:
             text = (
-                f"it is the head as well, and its logits are {self.by(excess)}: the forward pass "
-                f"must divide them by the {self.axis}, once"
+                f"it is the head as well, and its logits are {size} at {self.at_the_end}: the "
+                f"forward pass must divide them by the {self.axis}, once"
             )
-            return Suspect(tied[0], self.axis, "factor", excess, text)
+            return _Deviation("forward factor", now, 1.0, text, tied[0])
         text = (
-            f"start and updates {self.by(excess)}: the forward pass has a factor of {self.axis} "
-            "too many, or lacks one"
+            f"initial weights and updates are {size} at {self.at_the_end}: the forward pass has a "
+            f"factor of {self.axis} too many, or lacks one"
         )
-        return Suspect(kind, self.axis, "factor", excess, text)
+        return _Deviation("forward factor", now, 1.0, text)
 
-    def by(self, excess: Interval) -> str:
-        """Say how an excess goes: ``too large by width^+0.48 [+0.41, +0.55]``."""
-        side = "large" if excess.value > 0 else "small"
-        power = f"{excess.value:+.2f} [{excess.low:+.2f}, {excess.high:+.2f}]"
-        return f"too {side} by {self.axis}^{power}"
+    @property
+    def at_the_end(self) -> str:
+        """The largest size along this axis: ``width 128``."""
+        return f"{self.axis} {self.sizes[-1]}"
 
-    def values(self, kind: str, quantity: str, sound: str) -> str:
-        """State a quantity at both ends of the axis, and what is sound at the larger one."""
-        a, b = self.ends(kind)
-        sound_value = a[quantity] * b[sound] / a[sound]
-        return (
-            f"{a[quantity]:.3g} at {self.axis} {self.sizes[0]} and {b[quantity]:.3g} at "
-            f"{self.axis} {self.sizes[-1]}, where {sound_value:.3g} is sound"
-        )
+    def by(self, ratio: float) -> str:
+        """Write a ratio of what is to what should be as ``÷ 4 (width)``."""
+        axes = {self.axis: (ratio, self.sizes[-1] / self.sizes[0])}
+        return f"{divided(ratio)} ({axes_of(axes)})"
+
+    def role(self, kind: str) -> str:
+        """The role of a kind of tensors; empty for a module."""
+        plan = self.plan(self.runs[0])
+        for name, entry in plan.entries.items():
+            if self.kinds.of(name) == kind:
+                return entry.role
+        return ""
+
+    def is_constant(self, kind: str) -> bool:
+        """Whether every entry of a kind of tensors is initialised to one number."""
+        plan = self.plan(self.runs[0])
+        starts = [e.start for name, e in plan.entries.items() if self.kinds.of(name) == kind]
+        return any(start.constant is not None for start in starts)
 
     def grown_logits(self) -> Iterator[Suspect]:
         """Suspect attention whose logits get larger as its heads grow."""
@@ -605,31 +733,90 @@ class _Along:
         plan = self.plan(run)
         factors = dict[str, float]()
         for name, factor in plan.logits.items():
-            factors.setdefault(_kind(name, plan), factor)
+            factors.setdefault(self.kinds.of(name), factor)
         for kind, factor in factors.items():
             power = math.log(factor) / math.log(self.sizes[-1] / self.sizes[0])
             if abs(power) > _ALIKE:
                 text = (
-                    f"attention logits of its queries are {factor:.3g} times too large at width "
-                    f"{run['width']}: heads grow, and their logits need 1/d in place of 1/sqrt(d)"
+                    f"attention logits of its queries are {arrow_of_size(factor, 1.0)} at width "
+                    f"{run['width']}: heads grow, and their logits need 1/d in place of 1/√d"
                 )
-                yield Suspect(kind, "width", "attention", _exactly(power), text)
+                yield Suspect(
+                    kind,
+                    "width",
+                    "attention",
+                    _exactly(power),
+                    text,
+                    "attention logits",
+                    factor,
+                    1.0,
+                    self.sizes[0],
+                    self.role(kind),
+                )
 
     def rounded_away(self) -> Iterator[Suspect]:
         """Suspect tensors of 16 bits of which a step changes less and less as they grow."""
         for kind, (small, large) in rounded_kinds(self.runs).items():
             power = math.log(max(large, 1e-3) / small) / math.log(self.sizes[-1] / self.sizes[0])
             text = rounded_text(small, large)
-            yield Suspect(kind, "width", "rounding", _exactly(power), text)
+            yield Suspect(
+                kind,
+                "width",
+                "rounding",
+                _exactly(power),
+                text,
+                "rounding",
+                large,
+                small,
+                self.sizes[0],
+                self.role(kind),
+            )
 
     def decayed_gains(self) -> Iterator[Suspect]:
         """Suspect gains that weight decay pulls to 0."""
         plan = self.plan(self.runs[0])
         decays = {t["tensor"]: t.get("decay", 0.0) for t in self.runs[0]["tensors"]}
         text = "weight decay pulls this gain to 0 while other vectors are spared"
-        kinds = [_kind(name, plan) for name in decayed_gains(plan, decays)]
+        kinds = [self.kinds.of(name) for name in decayed_gains(plan, decays)]
         for kind in dict.fromkeys(kinds):
-            yield Suspect(kind, "width", "decay", UNKNOWN, text)
+            now = self.means(self.runs[-1], kind)
+            yield Suspect(
+                kind,
+                "width",
+                "decay",
+                UNKNOWN,
+                text,
+                "weight decay",
+                now["decay"] / now["rate"],
+                0.0,
+                self.sizes[0],
+                self.role(kind),
+            )
+
+
+# Where a network has the value of a quantity
+_KEYS: dict[Quantity, str] = {
+    "learning rate": "rate",
+    "initial std": "start",
+    "initial value": "start",
+    "weight decay": "decay",
+    "epsilon": "epsilon",
+    "update": "change",
+}
+
+
+@dataclass(frozen=True)
+class _Deviation:
+    """What deviates, its value at the largest size, what is sound there, and both in words.
+
+    ``tensor`` is the tensor to name, where it is another one.
+    """
+
+    quantity: Quantity
+    now: float
+    sound: float
+    text: str
+    tensor: str = ""
 
 
 def _exactly(power: float) -> Interval:
@@ -652,11 +839,37 @@ def decayed_gains(plan: Plan, decays: Mapping[str, float]) -> list[str]:
     return []
 
 
-def _kind(name: str, plan: Plan) -> str:
-    """The name with ``*`` for a block, and for an expert in it."""
-    if block_of(name, plan.blocks) is None:
-        return name
-    return numberless(in_any_block(name, plan.blocks))
+class Kinds:
+    """The kinds of tensors of a model: what corresponds in all blocks, and all experts of a layer.
+
+    Numbers inside of a block are those of experts where all tensors are alike that differ only in
+    them. Those of an ``nn.Sequential`` are not: its layers are kinds of their own.
+
+    Args:
+        plan: of the deepest network.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.blocks = plan.blocks
+        self.names = dict[str, str]()
+        traits = defaultdict[str, set[tuple[Any, ...]]](set)
+        for name, entry in plan.entries.items():
+            trait = (entry.role, entry.shape, entry.start)
+            traits[numberless(in_any_block(name, self.blocks))].add(trait)
+        self.different = {kind for kind, of_kind in traits.items() if len(of_kind) > 1}
+
+    def of(self, name: str) -> str:
+        """The name with ``*`` for a block, and for an expert in it."""
+        if name not in self.names:
+            self.names[name] = self._of(name)
+        return self.names[name]
+
+    def _of(self, name: str) -> str:
+        if block_of(name, self.blocks) is None:
+            return name
+        in_block = in_any_block(name, self.blocks)
+        kind = numberless(in_block)
+        return in_block if kind in self.different else kind
 
 
 def _sound_update(plan: Plan, name: str) -> float:
@@ -667,14 +880,16 @@ def _sound_update(plan: Plan, name: str) -> float:
     return size * math.pow(plan.epsilon(name), law.degree)
 
 
-def _logs(run: Row, plan: Plan, idle: Collection[str]) -> dict[tuple[str, What], float]:
+def _logs(
+    run: Row, plan: Plan, kinds: Kinds, idle: Collection[str]
+) -> dict[tuple[str, What], float]:
     """The logarithms of what a network shows over what is sound, by kind and quantity.
 
     They are logarithms of root mean squares over the tensors of a kind.
     """
     ratios = defaultdict[tuple[str, What], list[float]](list)
     for t in run["tensors"]:
-        kind = _kind(t["tensor"], plan)
+        kind = kinds.of(t["tensor"])
         entry = plan.entry(t["tensor"])
         # Biases that are too small harm nothing.
         is_drawn_vector = entry.is_vector and entry.start.constant is None
@@ -692,9 +907,9 @@ def _logs(run: Row, plan: Plan, idle: Collection[str]) -> dict[tuple[str, What],
     return logs
 
 
-def _means(run: Row, kind: str, plan: Plan) -> dict[str, float]:
+def _means(run: Row, kind: str, plan: Plan, kinds: Kinds) -> dict[str, float]:
     """The means of what a kind of tensors shows in a network, and what is sound."""
-    of_kind = [t for t in run["tensors"] if _kind(t["tensor"], plan) == kind]
+    of_kind = [t for t in run["tensors"] if kinds.of(t["tensor"]) == kind]
     means = {}
     for quantity in ("start", "change", "rate", "decay", "epsilon"):
         total = math.fsum(t.get(quantity, 0.0) for t in of_kind)

@@ -94,6 +94,44 @@ def is_fault(row: Mapping[str, Any]) -> bool:
     return row.get("verdict") in ("GROWS", "COLLAPSES")
 
 
+# The exponents of known mistakes are multiples of a half: a root of the size that is missing, or
+# the size itself. An interval that excludes it leaves none of them.
+_OF_MISTAKES = 0.5
+
+
+def matters(row: Mapping[str, Any]) -> bool:
+    """Whether an undecided row of the table may hide a fault.
+
+    It may where the exponent itself is beyond the limit, or the interval holds the exponent of a
+    mistake. A fall that sound networks show does not count.
+    """
+    if row["verdict"] != "UNCERTAIN":
+        return False
+    if not math.isfinite(row["slope"] + row["low"] + row["high"]):
+        return True
+    if row["slope"] > CLEAR_EXPONENT or row["high"] > _OF_MISTAKES:
+        return True
+    if any(natural.axis == row["axis"] for natural in METERS[row["meter"]].natural):
+        return False
+    return bool(row["slope"] < -CLEAR_EXPONENT or row["low"] < -_OF_MISTAKES)
+
+
+def seeds_needed(row: Mapping[str, Any], seeds: int) -> float:
+    """Estimate how many seeds of each network would decide an undecided row.
+
+    Its interval shrinks as the root of their number. It is to end at four fifths of the way to the
+    limit.
+    """
+    size = abs(float(row["slope"]))
+    half = float(row["high"] - row["low"]) / 2
+    space = CLEAR_EXPONENT - size
+    if size > CLEAR_EXPONENT:
+        space = size - SURE_EXPONENT
+    if not math.isfinite(half) or space <= 0:
+        return math.inf
+    return seeds * (half / (0.8 * space)) ** 2
+
+
 def since(sizes: Sequence[int], values: Tensor) -> int:
     """Find the size from which on ``values`` [sizes] change faster than is stable.
 
@@ -117,13 +155,17 @@ _NOTHING = Beside()
 
 
 def cure_of_all(faults: Iterable[Mapping[str, Any]], rule: str) -> RuleName | None:
-    """Find the rule that prevents all of these faults; None where no other rule does."""
+    """Find the rule that prevents these faults; None where no other rule does.
+
+    A fault of which no cause is known does not decide.
+    """
     prevented = []
     for row in faults:
         advice = _advice(row["meter"], row["axis"], row["verdict"])
-        prevented.append(advice.rules if advice else ())
+        if advice is not None and advice.rules:
+            prevented.append(advice.rules)
     shared = set(RULES).intersection(*prevented)
-    if not shared or rule in shared:
+    if not prevented or not shared or rule in shared:
         return None
     # 'complete-p', the last of RULES, is preferred wherever it helps.
     return next(name for name in reversed(RULES) if name in shared)

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, fields
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from nfd.core import (
     INTERRUPTED,
+    Answer,
     InputError,
     expanded,
+    json_option,
     nearest,
     option,
     prepare_directory,
     prepare_results,
-    show,
+    print_answer,
+    quiet_option,
+    verbose_option,
 )
 from nfd.paper.settings import DataConfig, FigureConfig, StudyConfig
 
 if TYPE_CHECKING:
     from nfd import Sweep
-
-_say = partial(print, flush=True)  # while the command continues
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,9 @@ class Options(DataConfig):
         None, "number of processes; by default one for each core", group="Computing"
     )
     device: str = option("cpu", "where it computes: cpu, cuda", group="Computing")
+    verbose: bool = verbose_option()
+    quiet: bool = quiet_option()
+    json: bool = json_option()
 
     kind: ClassVar[type[DataConfig]]  # the settings that decide the numbers
 
@@ -64,7 +68,18 @@ class Options(DataConfig):
         """The sweep in ``directory``."""
         from nfd import Sweep
 
-        return Sweep(directory, self.workers, self.executor, self.device)
+        return Sweep(directory, self.workers, self.executor, self.device, not self.quiet)
+
+    def say(self, text: str) -> None:
+        """Print what is done while the command continues, where only the answer is not wanted."""
+        if not self.quiet:
+            print(text, file=sys.stderr if self.json else sys.stdout, flush=True)
+
+    def end(self, answer: Answer, page: Path | None) -> int:
+        """Print an answer as the options say; returns the exit code."""
+        return print_answer(
+            answer, page, verbose=self.verbose, quiet=self.quiet, json_only=self.json
+        )
 
 
 @dataclass(frozen=True)
@@ -84,8 +99,9 @@ class StudyCommand(Options, StudyConfig):
     kind = StudyConfig
 
     def answer(self, config: StudyConfig, directory: Path, command: str) -> int:
-        from nfd.paper.findings import findings, study_lead, study_report
+        from nfd.paper.findings import findings
         from nfd.paper.study import Study
+        from nfd.paper.study_answer import study_answer, study_page
 
         study = Study(config, device=self.device)
         try:
@@ -94,19 +110,15 @@ class StudyCommand(Options, StudyConfig):
             if not study.measured.seconds:
                 raise
         measured = findings(study)
-        lead = study_lead(study, measured)
-        lines: list[str] = []
-        for finding in measured:
-            # The lead, which is printed first, says one of these already.
-            texts = [text for text in (finding.headline, *finding.details) if text != lead.verdict]
-            lines.append("\n  ".join([finding.title, *texts]))
-        # Findings are shown even where they cannot be written.
+        answer = study_answer(study, measured, command)
+        page = None
+        # The answer is shown even where it cannot be written.
         try:
-            lines.append(f"Report: {study_report(study, measured, command).write(directory)}")
+            page = study_page(study, measured, command).write(directory)
         finally:
-            show(lead, lead, *lines)
+            code = self.end(answer, page)
         if study.measured.complete:
-            return 0
+            return code
         print(
             "nfd: interrupted; the report says that it is partial. The same command continues.",
             file=sys.stderr,
@@ -153,19 +165,15 @@ class FigureCommand(_OfFigures):
 
         figures = list(FIGURES.values()) if self.number == "all" else [FIGURES[self.number]]
         drawn = []
-        lines: list[str] = []
         dataset = dataset_for(config)
         with self.runs_in(directory) as sweep:
             for figure in figures:
-                panels = findings(figure, trained(figure, config, sweep, _say), dataset)
+                panels = findings(figure, trained(figure, config, sweep, self.say), dataset)
                 section = write_figure(
                     config, figure, panels, dataset.title, directory, ids_of(figure.name)
                 )
                 drawn.append((figure, panels, section))
-                lines += [f"{panel.name}: {panel.headline}" for panel in panels]
-        lead, page = write_figures(config, drawn, dataset.title, directory, command)
-        show(lead, lead, *lines, f"Report: {page}")
-        return 0
+        return self.end(*write_figures(config, drawn, dataset.title, directory, command))
 
 
 @dataclass(frozen=True)
@@ -214,12 +222,6 @@ class ClaimsCommand(_OfFigures):
         from nfd.paper.pages import write_claims
 
         with self.runs_in(directory) as sweep:
-            evidence = evidence_for(config, sweep, _say)
+            evidence = evidence_for(config, sweep, self.say)
             rows = [claim.row(evidence) for claim in chosen(self.only)]
-        lead, page = write_claims(config, rows, evidence.dataset.title, directory, command)
-        lines = [
-            f"{row['verdict'].upper():24} {row['id']}: {row['statement']} {row['reading']}"
-            for row in rows
-        ]
-        show(lead, lead, *lines, f"Report: {page}")
-        return 0
+        return self.end(*write_claims(config, rows, evidence.dataset.title, directory, command))

@@ -1,4 +1,4 @@
-"""The findings of a study, one per chart, and its report.
+"""The findings of a study, one per chart.
 
 A finding reduces measurements to rows, fitted slopes and sentences.
 """
@@ -20,7 +20,6 @@ from nfd.core import (
     Feedback,
     Finding,
     Interval,
-    Lead,
     Row,
     RuleName,
     SeriesRole,
@@ -37,8 +36,7 @@ from nfd.core import (
 from nfd.limits import extrapolated
 from nfd.meters import THRESHOLDS
 from nfd.paper.figures.panels import fitted, power, slope_row, slope_table, slopes_in_words
-from nfd.paper.study import NARROW, WEIGHTS, Study
-from nfd.report import Report, Section, made_by
+from nfd.paper.study import NARROW, Study
 
 NAMES = ("loss-shared", "loss-independent", "gap", "distance-width", "distance-depth", "updates")
 
@@ -685,80 +683,3 @@ def divergence(study: Study, feedback: Feedback | None = None) -> list[str]:
     if min(first_steps) == 0:
         remedy = "lower the horizon or the scale of the inputs"
     return [f"Training diverged: {'; '.join(counts)}. These sizes are left out; {remedy}."]
-
-
-# ---- The report of a study
-
-_QUESTION = (
-    "How does this residual network train when it is infinitely wide and deep, do its inner "
-    "features learn, and how far is a real network from that?"
-)
-
-
-def study_report(study: Study, findings: Sequence[Finding], command: str) -> Report:
-    """Return the report of a study; ``command`` is the line that asked for it."""
-    data = _shared_caption(study)
-    return Report(
-        _QUESTION,
-        command,
-        study.config.plain(),
-        [replace(finding, caption=f"{finding.caption} {data}") for finding in findings],
-        study_lead(study, findings),
-        answers=[finding.headline for finding in findings],
-        opening=_warning(study),
-        closing=_run_sections(study, command),
-        content={"complete": study.measured.complete, "run": study.facts()},
-    )
-
-
-def study_lead(study: Study, findings: Sequence[Finding]) -> Lead:
-    """Return the first answer of a study, and the last losses."""
-    answer = findings[0].headline if findings else "Nothing was measured yet."
-    if not study.measured.complete:
-        answer = f"Interrupted, so this is partial: {answer}"
-    # The last row of each series of the first finding that has a finite loss.
-    last: dict[str, Row] = {}
-    for row in findings[0].rows if findings else ():
-        if math.isfinite(row["loss"]):
-            last[row["series"]] = row
-    predictions = [name for name, row in last.items() if row["width"] == INFINITE]
-    names = [*predictions[-1:], *list(last)[-2:]]
-    shown = "{loss:.3f} [{low:.3f}, {high:.3f}]"
-    numbers = {f"last loss, {name}": shown.format(**last[name]) for name in dict.fromkeys(names)}
-    return Lead(answer, "open" if study.measured.complete else "partly", numbers)
-
-
-def _warning(study: Study) -> list[Section]:
-    if study.measured.complete:
-        return []
-    partial = (
-        "The study was interrupted. What had been measured by then is below; the rest is missing."
-    )
-    return [Section("This report is partial", [partial])]
-
-
-def _shared_caption(study: Study) -> str:
-    """Return what the captions of all findings share."""
-    c = study.config
-    return (
-        f"Data: {study.dataset.title}, {c.steps} steps of {c.batch}, the same batches for all; "
-        f"{c.activation}, T = {c.horizon:g}, eta_c = {c.eta_c:g}, cross-entropy in nats, inputs "
-        f"normalised per channel. Infinitely wide: {c.replicates} networks of width "
-        f"{c.limit_width:,} with {WEIGHTS} weights."
-    )
-
-
-def _run_sections(study: Study, command: str) -> list[Section]:
-    facts = study.facts()
-    times = [{"": name, "seconds": value} for name, value in facts.pop("seconds").items()]
-    rows: list[Row] = []
-    for name, value in (study.config.plain() | facts).items():
-        if value is None:
-            continue
-        shown = " ".join(map(str, value)) if isinstance(value, tuple) else value
-        rows.append({"": name.replace("_", " "), "value": shown})
-    command_section = made_by(command, "The same command repeats it bit for bit.")
-    return [
-        replace(command_section, table=rows),
-        Section("Where the time went", [], table=times, folded=True),
-    ]

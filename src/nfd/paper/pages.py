@@ -2,35 +2,49 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeGuard
 
-from nfd.core import Axes, Finding, Lead, Row, plain, staged
+from nfd.core import (
+    Answer,
+    Axes,
+    Finding,
+    Next,
+    Row,
+    Tone,
+    alike,
+    listed,
+    number,
+    plain,
+    plural,
+    staged,
+)
 from nfd.paper.claims.claim import ClaimVerdict, figure_of, only_of
 from nfd.paper.figures.figure import Figure
 from nfd.paper.settings import FigureConfig, warnings_of
 from nfd.report import (
+    AnswerPage,
     Label,
-    Report,
     Result,
     Section,
     figure_section,
-    made_by,
-    opening_of,
     write_charts,
     write_page,
 )
 
-_CLAIMS = "What the paper says, and what is measured"
 _KEYS = {"id", "source", "statement", "verdict"}
-_TONES: dict[str, Literal["good", "partly", "bad", "open"]] = {
+_TONES: dict[str, Tone] = {
     ClaimVerdict.HOLDS: "good",
-    ClaimVerdict.CONDITIONAL: "partly",
+    ClaimVerdict.CONDITIONAL: "good",
     ClaimVerdict.FAILS: "bad",
 }
+_SYMBOLS: dict[Tone, str] = {"good": "✓", "bad": "✗", "open": "?"}
+# What fails is read first.
+_ORDER: list[Tone] = ["bad", "open", "good"]
 
 
 # ---- figures
@@ -49,26 +63,68 @@ def write_figure(
     Args:
         statements: ids of the claims about the figure, named below its panels.
     """
-    name = figure.name.capitalize().replace("-", " ")
     with staged(directory) as folder:
         write_charts([replace(f, title=f"{f.title}: {f.headline}") for f in findings], folder)
-        section = figure_section(f"{name}: {figure.title}", findings)
-        sections = [*_warning(config.warnings), section]
+        section = figure_section(_title(figure), findings)
+        sections = [section]
         if statements:
-            sections.append(_statements_section(figure, statements))
-        write_page(folder / f"{figure.name}.html", f"{figure.title} ({data})", sections)
+            text = f"Statements: {', '.join(statements)}."
+            sections.append(Section("What the paper says of this figure", [text]))
+        answer = figures_answer(config, [(figure, findings)], data)
+        write_page(folder / f"{figure.name}.html", answer, sections)
     return section
 
 
-def _statements_section(figure: Figure, statements: Sequence[str]) -> Section:
-    """Return the ids of the claims about a figure, and the command that judges them."""
-    command = (
-        "To judge them, with the same options of data and size: nfd paper claims --only "
-        f"{only_of(figure.name)}"
+def figures_answer(
+    config: FigureConfig, drawn: Sequence[tuple[Figure, Sequence[Finding]]], data: str
+) -> Answer:
+    """Say what the figures show, the answer of each first."""
+    answers: list[str] = []
+    lines: list[str] = []
+    for figure, findings in drawn:
+        for panel in findings:
+            headline = in_words(panel.headline)
+            lines.append(f"{panel.name}: {headline}")
+            if panel.name == f"{figure.name}{figure.answer}":
+                answers.append(f"{figure.title} {headline}")
+    titles = [_title(figure) for figure, _ in drawn]
+    if len(drawn) == 1:
+        title = f"{titles[0].removesuffix('?')}, {plural(len(lines), 'panel')} drawn"
+        only = f" --only {only_of(drawn[0][0].name)}"
+    else:
+        title = f"The {len(drawn)} figures of the paper are drawn, {len(lines)} panels"
+        only = ""
+    answer = Answer(
+        "good",
+        "Drawn",
+        title,
+        because=answers[0] if answers else "",
+        next=Next(
+            "Judge what the paper says of it, with the same options",
+            f"nfd paper claims{only} --size {config.size}",
+        ),
+        about=f"nfd paper figure · {data} · size {config.size}",
+        details=[*answers[1:], *lines],
     )
-    return Section(
-        "What the paper says of this figure", [f"Statements: {', '.join(statements)}.", command]
-    )
+    return _warned(answer, config)
+
+
+def _warned(answer: Answer, config: FigureConfig) -> Answer:
+    """Leave an answer open at a size that shows nothing of what the paper says."""
+    for warning in config.warnings:
+        but = warning[:1].lower() + warning[1:]
+        return replace(answer, tone="open", state="Not the size of the paper", but=but)
+    return answer
+
+
+def in_words(headline: str) -> str:
+    """Write the intervals of a headline as answers do: ``(95 %: 1.2 to 1.4)``."""
+    return re.sub(r" \[([^\[\],]+), ([^\[\],]+)\]", r" (95 %: \1 to \2)", headline)
+
+
+def _title(figure: Figure) -> str:
+    name = figure.name.capitalize().replace("-", " ")
+    return f"{name}: {figure.title}"
 
 
 def write_figures(
@@ -77,48 +133,20 @@ def write_figures(
     data: str,
     directory: Path,
     command: str,
-) -> tuple[Lead, Path]:
-    """Write the page of figures, which opens with the answer of the first.
-
-    Returns the lead of the page, and its path.
-    """
+) -> tuple[Answer, Path]:
+    """Write the page of figures; returns the answer with which it begins, and its path."""
     panels: list[Finding] = []
-    sections: list[Section] = []
-    answers: list[Finding] = []
-    headlines: list[str] = []
-    for figure, findings, section in drawn:
+    for _, findings, _ in drawn:
         panels += findings
-        sections.append(section)
-        for panel in findings:
-            if panel.name == f"{figure.name}{figure.answer}":
-                answers.append(panel)
-                headlines.append(f"{section.title} {panel.headline}")
-    numbers = {
-        "figures": f"{len(drawn)}",
-        "panels": f"{len(panels)}",
-        "size": f"{config.size}, on {data}",
-    }
-    first, *_ = drawn[0]
-    lead = Lead(f"{first.title} {answers[0].headline}", "open", numbers)
-    if config.warnings:
-        lead = Lead(config.warnings[0], "partly", numbers)
-    title = f"The figures of the paper, on {data}"
-    if len(drawn) == 1:
-        title = f"{sections[0].title} ({data})"
-        # The lead is the answer of a single figure.
-        headlines = []
-    report = Report(
-        title,
+    answer = figures_answer(config, [(figure, findings) for figure, findings, _ in drawn], data)
+    page = AnswerPage(
+        answer,
         command,
         config.plain(),
-        [],
-        lead,
-        answers=headlines,
-        opening=opening_of(answers),
-        closing=[*sections, made_by(command, "The same command draws again without training.")],
+        [section for _, _, section in drawn],
         content={"findings": plain(panels)},
     )
-    return lead, report.write(directory)
+    return answer, page.write(directory)
 
 
 def warning_sections(result: Result) -> list[Section]:
@@ -136,31 +164,63 @@ def _warning(warnings: list[str], level: Literal[2, 3] = 2) -> list[Section]:
 
 def write_claims(
     config: FigureConfig, rows: Sequence[dict[str, Any]], data: str, directory: Path, command: str
-) -> tuple[Lead, Path]:
+) -> tuple[Answer, Path]:
     """Write the table of claims as ``result.json`` and a page.
 
-    Returns the lead of the page, and its path.
+    Returns the answer with which the page begins, and its path.
     """
-    counts = Counter(str(row["verdict"]) for row in rows)
-    holds = counts[ClaimVerdict.HOLDS]
-    numbers = {f"{v}": f"{counts[v]}" for v in ClaimVerdict if counts[v]}
-    answer = (
-        f"{holds} of {len(rows)} statements of the paper hold, {counts[ClaimVerdict.FAILS]} do not."
-    )
-    lead = Lead(answer, "good" if holds == len(rows) else "partly", numbers)
-    if config.warnings:
-        lead = Lead(config.warnings[0], "partly", numbers)
-    report = Report(
-        _CLAIMS,
+    answer = claims_answer(config, rows, data)
+    page = AnswerPage(
+        replace(answer, details=()),
         command,
         config.plain(),
-        [_counted(rows, lead.verdict)],
-        lead,
-        opening=[claims_section(rows)],
-        closing=[Section("How", [_intro(config, data, command)])],
-        content={"data": data, "rows": list(rows)},
+        [],
+        [_counted(rows, answer.title)],
+        [claims_section(rows), Section("How", [_intro(config, data, command)], folded=True)],
+        {"data": data, "rows": list(rows)},
     )
-    return lead, report.write(directory)
+    return answer, page.write(directory)
+
+
+def claims_answer(config: FigureConfig, rows: Sequence[dict[str, Any]], data: str) -> Answer:
+    """Count what holds and what does not, and name the statements, those that fail first."""
+    counts = Counter(str(row["verdict"]) for row in rows)
+    holds = counts[ClaimVerdict.HOLDS]
+    fails = counts[ClaimVerdict.FAILS]
+    tone: Tone = "good" if holds == len(rows) else "open"
+    state = "All hold" if tone == "good" else "Not all decided"
+    if fails:
+        tone = "bad"
+        state = "Not all hold"
+    others = [f"{counts[v]} {v}" for v in ClaimVerdict if counts[v] and v != ClaimVerdict.HOLDS]
+    title = f"{holds} of {plural(len(rows), 'statement')} of the paper "
+    title += "holds" if holds == 1 else "hold"
+    by_tone = sorted(rows, key=lambda row: _ORDER.index(_tone(row)))
+    answer = Answer(
+        tone,
+        state,
+        title,
+        because=f"Of the others: {listed(others)}." if others else "",
+        next=Next("Where each stands, on one page with other results", "nfd report out"),
+        about=f"nfd paper claims · {data} · size {config.size}",
+        table=[_line(row) for row in by_tone],
+        details=[f"{row['id']}: {row['statement']} {in_words(row['reading'])}" for row in by_tone],
+    )
+    return _warned(answer, config)
+
+
+def _tone(row: Row) -> Tone:
+    return _TONES.get(str(row["verdict"]), "open")
+
+
+def _line(row: Row) -> dict[str, str]:
+    """Return a line of the terminal: whether a statement holds, its id and its number."""
+    return {
+        "": _SYMBOLS[_tone(row)],
+        "statement": str(row["id"]),
+        "verdict": str(row["verdict"]),
+        "measured": _measured(row),
+    }
 
 
 def _counted(rows: Sequence[Row], headline: str) -> Finding:
@@ -210,13 +270,12 @@ def claims_section(rows: Sequence[Row], level: Literal[2, 3] = 2) -> Section:
     """
     table: list[Row] = []
     for row in rows:
-        tone = _TONES.get(str(row["verdict"]), "open")
         table.append(
             {
                 "source": _plain(row["source"]),
                 "statement": [f"{row['id']}: {row['statement']}"],
                 "measured": _measured(row),
-                "verdict": Label(_plain(row["verdict"]), tone),
+                "verdict": Label(_plain(row["verdict"]), _tone(row)),
                 "how, and what it says": _details(row),
             }
         )
@@ -236,19 +295,18 @@ def _count(rows: Sequence[Row]) -> str:
 
 
 def _measured(row: Row) -> str:
-    """Show the value with its interval and standard error, as far as they are numbers."""
+    """Show the value with its interval, as far as they are numbers."""
     value = _number(row.get("value"))
-    error = _number(row.get("stderr"))
     low = _number(row.get("low"))
     high = _number(row.get("high"))
     if value is None:
         return "none"
     if low is None or high is None:
-        return f"{value:.4g}"
+        return number(value, 3)
     if low == high == value:
-        return f"{value:.4g} (exact)"
-    measured = f"{value:.4g} [{low:.4g}, {high:.4g}]"
-    return measured if error is None else f"{measured} ± {error:.2g}"
+        return f"{number(value, 3)} (exact)"
+    shown, *limits = alike(value, low, high)
+    return f"{shown} (95 %: {' to '.join(limits)})"
 
 
 def _number(value: Any) -> float | None:

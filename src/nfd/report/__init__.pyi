@@ -1,9 +1,9 @@
+from .answer_page import AnswerPage as AnswerPage
 from .charts import write_charts as write_charts
 from .overview import Result as Result
+from .page import Cell as Cell
 from .page import Label as Label
-from .page import Report as Report
 from .page import Section as Section
 from .page import figure_section as figure_section
-from .page import made_by as made_by
-from .page import opening_of as opening_of
+from .page import finding_section as finding_section
 from .page import write_page as write_page

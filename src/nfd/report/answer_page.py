@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,9 @@ class AnswerPage:
         """The pictures of all sections, in their order."""
         pictures = list[Picture]()
         for section in [*self.sections, *self.closing]:
-            pictures += section.pictures
+            for one in section.pictures:
+                # Drawn elsewhere, such as by ``nfd report``, it needs the key of its section.
+                pictures.append(replace(one, key=one.key or section.key))
         return pictures
 
     def html(self) -> str:

@@ -50,7 +50,7 @@ _FONT_SIZE = 12
 HOVER = "\u2060"
 
 CONFIG: dict[str, Any] = {
-    "background": None,
+    "background": "transparent",
     "font": "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif",
     "view": {"stroke": None},
     "axis": {

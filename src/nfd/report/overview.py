@@ -3,26 +3,40 @@
 from __future__ import annotations
 
 import json
+import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, get_args
+from textwrap import shorten
+from typing import Any
+from urllib.parse import quote
 
+from nfd.core.answer import SYMBOLS, Answer, Tone
 from nfd.core.errors import InputError
 from nfd.core.files import staged, write_json, write_text
 from nfd.core.findings import Finding
-from nfd.core.tables import Lead, Tone, short
-from nfd.report.page import Section, figure_section, finding_section, page
+from nfd.core.tables import short
+from nfd.core.words import plural
+from nfd.report.page import Label, Section, finding_section, page
+from nfd.report.picture import Picture
 
 FILE = "result.json"
 # The key that only results of reports have: a report shows no other report.
 REPORT = "report_of"
 # Rows of a table, at most.
 _MOST = 500
-# Charts of the opening, at most.
-_DRAWN = 4
+# Characters of an answer in a row of the terminal.
+_TITLE = 58
 # What a part says elsewhere, or not.
-_ABOUT = ("title", "command", "repeat", "config", "findings", "lead", "answers")
+_ABOUT = ("title", "command", "repeat", "config", "findings", "charts", "lead", "answer", "answers")
+# Verdicts of 0.3.0 by their tone, as answers say them.
+_STATES: dict[str, tuple[Tone, str]] = {
+    "good": ("good", "Sound"),
+    "bad": ("bad", "Wrong or costly"),
+    "partly": ("open", "Not decided"),
+    "open": ("open", "Without a verdict"),
+}
 
 
 @dataclass(frozen=True)
@@ -32,13 +46,16 @@ class Result:
     Attributes:
         folder: where it is, relative to the directory of the search.
         content: its ``result.json``.
-        findings: those that can be drawn. problems: messages about those that cannot.
+        findings, pictures: those that can be drawn. problems: messages about those that cannot.
+        page: the page that its command wrote, if it is still there.
     """
 
     folder: str
     content: dict[str, Any]
     findings: list[Finding] = field(default_factory=list)
+    pictures: list[Picture] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    page: Path | None = None
 
     @property
     def command(self) -> str:
@@ -54,19 +71,25 @@ class Result:
         return " ".join(self.command.split()[:2]) or self.folder
 
     @property
-    def lead(self) -> Lead:
-        """Its verdict, or its first answer if it has none."""
+    def answer(self) -> Answer:
+        """Its answer; of a result of 0.3.0 its verdict, or its first answer."""
+        stored = self.content.get("answer")
+        if isinstance(stored, dict):
+            # Pydantic takes longer to load than a small page to make.
+            from pydantic import TypeAdapter, ValidationError
+
+            try:
+                return TypeAdapter(Answer).validate_python(stored)
+            except ValidationError:
+                return Answer("open", "Unreadable answer", self.title)
         lead = self.content.get("lead")
+        if isinstance(lead, dict):
+            tone, state = _STATES.get(str(lead.get("tone")), _STATES["open"])
+            return Answer(tone, state, str(lead.get("verdict")))
         answers = self.content.get("answers")
-        if isinstance(lead, dict) and lead.get("tone") in get_args(Tone):
-            shown = {}
-            numbers = lead.get("numbers")
-            if isinstance(numbers, dict):
-                shown = {str(name): str(number) for name, number in numbers.items()}
-            return Lead(str(lead.get("verdict")), lead["tone"], shown)
         if isinstance(answers, list) and answers:
-            return Lead(str(answers[0]))
-        return Lead("It has no verdict.")
+            return Answer(*_STATES["open"], str(answers[0]))
+        return Answer(*_STATES["open"], self.title)
 
 
 # Draws the sections of results that another package writes; none of other results.
@@ -99,7 +122,9 @@ def read_results(directory: Path) -> tuple[list[Result], list[str]]:
             problems.append(f"{path}: {error}")
             continue
         if REPORT not in content:
-            results.append(_result(str(place), content))
+            page_of_it = path.with_name("report.html")
+            page_or_none = page_of_it if page_of_it.is_file() else None
+            results.append(_result(str(place), content, page_or_none))
     return results, problems
 
 
@@ -129,12 +154,19 @@ def _content(path: Path) -> dict[str, Any]:
     return content
 
 
-def _result(folder: str, content: dict[str, Any]) -> Result:
-    result = Result(folder, content)
-    stored = content.get("findings")
-    if not isinstance(stored, dict):
-        return result
-    for name, plain in stored.items():
+def _result(folder: str, content: dict[str, Any], page_of_it: Path | None) -> Result:
+    result = Result(folder, content, page=page_of_it)
+    charts = content.get("charts")
+    for stored in charts if isinstance(charts, list) else []:
+        try:
+            one = Picture.of(stored)
+            # Vega finds what no type tells.
+            one.svgs()
+            result.pictures.append(one)
+        except (InputError, ValueError) as error:
+            result.problems.append(f"a chart {str(error).splitlines()[0]}")
+    findings = content.get("findings")
+    for name, plain in findings.items() if isinstance(findings, dict) else ():
         try:
             result.findings.append(Finding.of(plain))
         except InputError as error:
@@ -152,65 +184,138 @@ def write_report(
     out: Path,
     command: str,
     drawers: Sequence[Drawer] = (),
-) -> Path:
-    """Write ``report.html`` and ``result.json`` to ``out``; returns the page's path."""
-    title = f"Results in {directory}"
-    if len(results) == 1:
-        title = results[0].title
-    first = [result.findings[0] for result in results if result.findings][:_DRAWN]
-    leads = {}
-    for result in results:
-        name = result.title if result.folder == "." else result.folder
-        leads[name] = result.lead
-    opening = replace(figure_section("", first), leads=leads)
+) -> tuple[Answer, Path]:
+    """Write ``report.html`` and ``result.json`` to ``out``.
+
+    Returns the answer of the command, and the page's path.
+    """
+    answer = answer_of(results, directory)
     sections = []
     if problems:
         sections.append(Section("What could not be read", [], points=problems))
-    for result in results:
-        sections += part(result, drawers)
+    if len(results) == 1:
+        first = results[0].answer
+        sections += part(results[0], out, drawers, heads_the_page=True)
+    else:
+        first = answer
+        sections.insert(0, Section("", [], table=[_row(result) for result in results], cards=True))
+        for result in results:
+            sections += part(result, out, drawers)
     listed = [
         {"folder": result.folder, "title": result.title, "command": result.command}
         for result in results
     ]
-    head = {"title": title, "command": command, REPORT: directory}
+    head = {"title": first.title, "command": command, REPORT: directory, "answer": answer.plain()}
     with staged(out) as folder:
-        write_text(folder / "report.html", page(title, [opening, *sections]))
+        write_text(folder / "report.html", page(first.title, sections, answer=first))
         write_json(folder / FILE, {**head, "results": listed, "problems": list(problems)})
-    return out / "report.html"
+    return answer, out / "report.html"
 
 
-def part(result: Result, drawers: Sequence[Drawer] = ()) -> list[Section]:
-    """Show a result: where it came from and its answers, then its findings.
+def answer_of(results: Sequence[Result], directory: str) -> Answer:
+    """Count the results and their states; what is wrong or open says what to run next."""
+    answers = [result.answer for result in results]
+    tones = Counter(answer.tone for answer in answers)
+    states = ", ".join(f"{tones[tone]} {symbol}" for tone, symbol in SYMBOLS.items() if tones[tone])
+    charts = sum(len(result.findings) + len(result.pictures) for result in results)
+    to_run = [answer.next for answer in answers if answer.tone != "good"]
+    rows = []
+    for result, answer in zip(results, answers, strict=True):
+        rows.append(
+            {
+                "": SYMBOLS[answer.tone],
+                "in": result.folder,
+                "answer": shorten(answer.title, _TITLE, placeholder=" …"),
+            }
+        )
+    return Answer(
+        "good",
+        "One page",
+        f"{plural(len(results), 'result')}, {plural(charts, 'chart')} on one page",
+        because=f"States: {states}.",
+        next=next((one for one in to_run if one is not None), None),
+        about=f"nfd report {directory}",
+        table=rows,
+    )
 
-    The sections of ``drawers`` come before the findings. A result without both shows its values.
+
+def _row(result: Result) -> dict[str, Any]:
+    answer = result.answer
+    return {
+        "state": Label(answer.state, answer.tone),
+        "answer": answer.title,
+        "of": " ".join(result.command.split()[:2]),
+        "in": result.folder,
+    }
+
+
+def part(
+    result: Result, out: Path, drawers: Sequence[Drawer] = (), *, heads_the_page: bool = False
+) -> list[Section]:
+    """Show a result: its answer and charts, the sections of ``drawers``, and its findings.
+
+    A result without all of these shows its values. ``heads_the_page`` where the page itself begins
+    with its answer.
     """
     sections = list[Section]()
     for drawer in drawers:
         sections += drawer(result)
-    sections += [finding_section(finding, level=3) for finding in result.findings]
+    # Where the answer has its own charts, those of findings are more of the same.
+    is_folded = bool(result.pictures)
+    for finding in result.findings:
+        sections.append(replace(finding_section(finding, level=3), folded=is_folded))
     values: dict[str, Any] = {}
-    if not sections:
+    if not sections and not result.pictures:
         values = {name: value for name, value in result.content.items() if name not in _ABOUT}
-    paragraphs = [f"In {result.folder}, made by: {result.command}"]
+    paragraphs = []
     if result.content.get("complete") is False:
         paragraphs.append("It was interrupted: a part is missing.")
-    problems = [f"Not drawn: {problem}" for problem in result.problems]
     plain_values = []
     for name, value in values.items():
         if isinstance(value, int | float | str) and value != "":
             plain_values.append({"": name, "value": value})
+    answer = result.answer
+    title = "" if heads_the_page else answer.title or result.title
+    table: Sequence[Mapping[str, Any]] = answer.table or plain_values
+    key, pictures = with_shared_key(result.pictures)
     opening = Section(
-        result.title, paragraphs, points=[*_answers(result), *problems], table=plain_values
+        title,
+        paragraphs,
+        answer=None if heads_the_page else answer,
+        points=[*_answers(result), *(f"Not drawn: {problem}" for problem in result.problems)],
+        key=key,
+        pictures=pictures,
+        table=table,
+        caption=f"{result.title}. In {result.folder}, made by: {result.command}",
+        links=_links(result, out),
     )
     tables = [_table(name, rows) for name, rows in values.items() if _is_table(rows)]
     return [opening, *sections, *tables]
 
 
+def with_shared_key(pictures: Sequence[Picture]) -> tuple[Mapping[str, str], list[Picture]]:
+    """Take the key of the first picture off all that have it, since a section shows it once."""
+    key = pictures[0].key if pictures else {}
+    without = [replace(one, key={}) if one.key == key else one for one in pictures]
+    return key, without
+
+
+def _links(result: Result, out: Path) -> dict[str, str]:
+    """Lead to the page of a result, relative to the page in ``out``."""
+    if result.page is None:
+        return {}
+    relative = os.path.relpath(result.page.resolve(), out.resolve())
+    # Quoted, so that no name of a folder is read as a scheme or a query.
+    return {"The whole page": quote(Path(relative).as_posix())}
+
+
 def _answers(result: Result) -> list[str]:
     """The answers of a result, or a line for each finding if it has several findings."""
+    if isinstance(result.content.get("answer"), dict):
+        return []
     answers = result.content.get("answers")
-    if isinstance(answers, list) and answers:
-        return list(map(str, answers))
+    if isinstance(answers, list) and len(answers) > 1:
+        return list(map(str, answers[1:]))
     if len(result.findings) > 1:
         return [f"{finding.title} {finding.headline}" for finding in result.findings]
     return []

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import groupby
 from pathlib import Path
@@ -16,21 +16,18 @@ from typing import Any, Literal
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from nfd.core.answer import SYMBOLS, Answer
-from nfd.core.files import staged, write_csv, write_json, write_text
-from nfd.core.findings import Finding, plain
-from nfd.core.tables import Lead, Row, Tone, visible
+from nfd.core.answer import SYMBOLS, Answer, Tone
+from nfd.core.files import write_text
+from nfd.core.findings import Finding
+from nfd.core.tables import Row, visible
 from nfd.report.charts import (
     DARK,
     NARROW,
     WIDE,
     Chart,
-    beside,
     chart_of,
     left_out,
     svg_of,
-    write_charts,
-    write_pictures,
 )
 from nfd.report.picture import Picture
 
@@ -66,16 +63,39 @@ class Panel:
 
 
 @dataclass(frozen=True)
+class Card:
+    """One of several faults that stand side by side: what it is of, what to do, and its chart.
+
+    Attributes:
+        title: the fault, in a sentence without a full stop.
+        names: what it is of; those after the first five are folded.
+        text: what is seen. todo: what to do, in bold after it.
+        note: which numbers the chart shows.
+        table: rows of what deviates, where numbers say more than a chart.
+        tone: ``bad`` where the fault is certain.
+    """
+
+    title: str
+    names: Sequence[str] = ()
+    text: str = ""
+    todo: str = ""
+    note: str = ""
+    picture: Picture | None = None
+    table: Sequence[Mapping[str, Any]] = ()
+    tone: Tone = "bad"
+
+
+@dataclass(frozen=True)
 class Section:
     """A section of a page: a heading, paragraphs, and optionally charts, points and a table.
 
     Every line of ``details`` opens to a text. A cell of the table is a text, a ``Label`` or a list
     of paragraphs. ``folded`` hides the section behind its heading. A section of ``level`` 3 belongs
     to the last of level 2. ``cards`` turns the rows of a wide table into cards on a narrow page.
-    ``leads`` are verdicts, by the names of what they are about; they stand above everything else.
 
     ``pictures`` are charts of answers, and ``key`` what their colours mean. Rows of the table that
-    are alike in the column ``group`` stand below that value.
+    are alike in the column ``group`` stand below that value. ``faults`` stand side by side.
+    ``answer`` stands in place of the heading, and ``links`` at the end: texts, and where they lead.
     """
 
     title: str
@@ -89,10 +109,12 @@ class Section:
     panels: Sequence[Panel] = ()
     level: Literal[2, 3] = 2
     cards: bool = False
-    leads: Mapping[str, Lead] = field(default_factory=dict)
     pictures: Sequence[Picture] = ()
     key: Mapping[str, str] = field(default_factory=dict)
     group: str = ""
+    faults: Sequence[Card] = ()
+    answer: Answer | None = None
+    links: Mapping[str, str] = field(default_factory=dict)
 
 
 def finding_section(finding: Finding, *, level: Literal[2, 3] = 2) -> Section:
@@ -125,13 +147,12 @@ def page(
     title: str,
     sections: Sequence[Section],
     head: str = "",
-    lead: Lead | None = None,
     answer: Answer | None = None,
 ) -> str:
     """Return the page as HTML, with more elements in its ``head``.
 
-    Every other string from outside is escaped. It begins with ``answer``, or ``title`` and
-    ``lead``, and what the first section shows, if that has no title; the contents follow.
+    Every other string from outside is escaped. It begins with ``answer``, or ``title``, and what
+    the first section shows, if that has no title; the contents follow.
     """
     parts = [(section, f"part{k}") for k, section in enumerate(sections)]
     contents = [part for part in parts if part[0].title and not part[0].folded]
@@ -142,7 +163,6 @@ def page(
             title=title,
             head=Markup(head),
             parts=parts,
-            lead=lead,
             answer=answer,
             contents=contents,
             drawn=_drawn,
@@ -251,99 +271,6 @@ def _shown(value: object) -> object:
     return visible(text).encode("utf-8", "replace").decode()
 
 
-# ---- What a command writes: one page, its charts as files, and everything on it as numbers
-
-
-@dataclass(frozen=True)
-class Report:
-    """The answer of one command.
-
-    Attributes:
-        title: heading of the page. command: what the user typed.
-        settings: what decided the numbers, as plain data.
-        findings: each becomes a section with a chart.
-        lead: the verdict, which opens the page.
-        hero: the findings whose charts stand below it, on the same axes; by default the first one,
-            whose section then has none.
-        answers: sentences that follow the contents, with the rows of ``lines`` below them.
-        opening, closing: sections before the answers, and after all others.
-        content: what ``result.json`` holds beside title, settings, command and findings.
-        tables: rows of CSV files, by file name.
-    """
-
-    title: str
-    command: str
-    settings: Mapping[str, Any]
-    findings: Sequence[Finding]
-    lead: Lead
-    hero: Sequence[Finding] = ()
-    answers: Sequence[str] = ()
-    lines: Sequence[Mapping[str, Any]] = ()
-    opening: Sequence[Section] = ()
-    closing: Sequence[Section] = ()
-    content: Mapping[str, Any] = field(default_factory=dict)
-    tables: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
-
-    def write(self, directory: Path) -> Path:
-        """Write page, ``result.json``, tables and charts, all or nothing.
-
-        Returns the page's path.
-        """
-        with staged(directory) as folder:
-            write_charts(self.findings, folder)
-            if self.hero:
-                charts = {panel.title: panel.chart for panel in self._opening().panels}
-                write_pictures(folder / "verdict", beside(charts))
-            for name, rows in self.tables.items():
-                write_csv(folder / name, rows)
-            write_text(folder / "report.html", page(self.title, self._sections(), lead=self.lead))
-            head = {"title": self.title, "config": dict(self.settings), "command": self.command}
-            numbers = {
-                "lead": asdict(self.lead),
-                "answers": list(self.answers),
-                "findings": plain([*self.hero, *self.findings]),
-            }
-            write_json(folder / "result.json", head | numbers | dict(self.content))
-        return directory / "report.html"
-
-    def _sections(self) -> list[Section]:
-        """All sections of the page, in their order."""
-        sections = [self._opening(), *self.opening]
-        points = [answer for answer in self.answers if answer != self.lead.verdict]
-        if points or self.lines:
-            sections.append(Section("In short", [], points=points, table=self.lines))
-        findings = [*map(finding_section, self.findings)]
-        if findings and not self.hero:
-            # Its chart opens the page. What is left may repeat what stands there.
-            first = replace(findings[0], chart=None, caption="")
-            repeated = {self.lead.verdict, self.findings[0].title, ""}
-            has_news = bool(first.table) or not repeated.issuperset(first.paragraphs)
-            findings = findings[1:]
-            if has_news:
-                findings.insert(0, first)
-        return [*sections, *findings, *self.closing]
-
-    def _opening(self) -> Section:
-        """The section that opens the page, with the charts of ``hero``."""
-        if self.hero:
-            return figure_section("", self.hero, shared=True)
-        sections = opening_of(self.findings)
-        return sections[0] if sections else Section("", [])
-
-
-def opening_of(findings: Sequence[Finding]) -> list[Section]:
-    """Return the section that opens a page, with the first finding's chart, if there is one."""
-    if not findings:
-        return []
-    first = findings[0]
-    return [replace(finding_section(first), title="", paragraphs=[first.title], table=())]
-
-
-def made_by(command: str, *more: str) -> Section:
-    """Return the section that ends a page and says how it was made."""
-    return Section("What was run", [f"Made by: {command}", *more])
-
-
-def write_page(path: Path, title: str, sections: Sequence[Section]) -> None:
-    """Write a page of these sections, in HTML."""
-    write_text(path, page(title, sections))
+def write_page(path: Path, answer: Answer, sections: Sequence[Section]) -> None:
+    """Write a page that begins with an answer, in HTML."""
+    write_text(path, page(answer.title, sections, answer=answer))

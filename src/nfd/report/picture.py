@@ -6,7 +6,8 @@ import html
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
 from typing import Any, Literal
 
 import altair as alt
@@ -62,9 +63,12 @@ class Picture:
     @property
     def chart(self) -> Any:
         """The chart as Altair's object, which a notebook shows."""
+        spec = _configured(self.spec)
+        # Altair checks what a notebook shows, and does not take None for no background.
+        spec["config"] = spec["config"] | {"background": "transparent"}
         for part, chart_class in _CHARTS.items():
             if part in self.spec:
-                return chart_class.from_dict(_configured(self.spec))
+                return chart_class.from_dict(spec)
         raise InputError(f"a chart needs one of {', '.join(_CHARTS)}; got {', '.join(self.spec)}.")
 
     def svgs(self) -> list[str]:
@@ -96,9 +100,14 @@ class Picture:
             raise InputError(
                 f"is not a picture that can be drawn: {where}: {first['msg'].lower()}."
             ) from None
+        # The library that draws ends the process at a character of zero.
+        picture = replace(picture, spec=_visible(picture.spec))
         outward = _outward(picture.spec)
         if outward:
             raise InputError(f"cannot be drawn: it would load or link something ({outward!r}).")
+        unknown = sorted(set(picture.key.values()) - set(VARIABLES.values()))
+        if unknown:
+            raise InputError(f"cannot be drawn: key names no colour of a page: {unknown[0]!r}.")
         if not _CHARTS.keys() & picture.spec.keys():
             raise InputError(f"cannot be drawn: spec needs one of {', '.join(_CHARTS)}.")
         return picture
@@ -127,6 +136,18 @@ def _outward(part: Any) -> str:
     return ""
 
 
+def _visible(part: Any) -> Any:
+    """Write unseen characters by their code points, but for the mark of texts on hover."""
+    if isinstance(part, str):
+        mark = HOVER if part.startswith(HOVER) else ""
+        return mark + visible(part.removeprefix(mark))
+    if isinstance(part, dict):
+        return {visible(name): _visible(value) for name, value in part.items()}
+    if isinstance(part, list):
+        return [_visible(value) for value in part]
+    return part
+
+
 def _configured(spec: Spec) -> Spec:
     return spec | {"config": {**spec.get("config", {}), **CONFIG}}
 
@@ -145,7 +166,12 @@ def _sized(spec: Spec, width: int) -> Spec:
 
 def _svg(spec: Spec) -> str:
     # What has no UTF-8 is drawn as a question mark.
-    text = json.dumps(spec, ensure_ascii=False).encode("utf-8", "replace").decode()
+    return _drawn(json.dumps(spec, ensure_ascii=False).encode("utf-8", "replace").decode())
+
+
+# What is read from a file is drawn once to see that it can be, and once more for a page.
+@lru_cache(maxsize=128)
+def _drawn(text: str) -> str:
     return str(vl_convert.vegalite_to_svg(text, allowed_base_urls=[]))
 
 

@@ -203,7 +203,7 @@ class Sweep:
         tasks = [partial(trial.train, self.device) for trial in missing]
         work = sum(trial.cost for trial in missing)
         with (
-            bar(work, f"{label}: {done} of {total} runs", self.progress) as advance,
+            bar(work, f"{label}: {done} of {total} trainings", self.progress) as advance,
             closing(self.executor.run(tasks)) as ended,
         ):
             for index, trained, error in ended:
@@ -214,7 +214,7 @@ class Sweep:
                 self.store.add(record)
                 done += 1
                 diverged += record.status == "diverged"
-                state = f"{label}: {done} of {total} runs"
+                state = f"{label}: {done} of {total} trainings"
                 if diverged:
                     state += f", {diverged} diverged"
                 advance(missing[index].cost, state)

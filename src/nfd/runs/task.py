@@ -155,7 +155,8 @@ class Task:
 
     Example::
 
-        task = nfd.Task(batches, weight_decay=0.1, schedule=lambda step, steps: 1 - step / steps)
+        falling = lambda step, steps: 1 - step / steps
+        task = nfd.Task(batches, weight_decay=0.1, schedule=falling)
         print(nfd.check(make_model, task, [16, 32], [2], lr=3e-3))
     """
 

@@ -72,8 +72,9 @@ class Hyperparameter:
 
     Example::
 
-        beta3 = nfd.Hyperparameter("beta3", follows="beta1")  # a second mean of gradients
-        warmup = nfd.Hyperparameter("beta3_warmup", batch=-1.0, tokens=1.0)  # a share of the steps
+        # A second mean of gradients, and a warm-up that is a share of the steps.
+        beta3 = nfd.Hyperparameter("beta3", follows="beta1")
+        warmup = nfd.Hyperparameter("beta3_warmup", batch=-1.0, tokens=1.0)
     """
 
     name: str
@@ -392,7 +393,8 @@ def register_optimizer(law: OptimizerLaw, *, replace: bool = False) -> Optimizer
 
     Example::
 
-        law = nfd.OptimizerLaw("my-adamw", lambda groups: torch.optim.AdamW(groups), epsilon=True)
+        make = lambda groups: torch.optim.AdamW(groups)
+        law = nfd.OptimizerLaw("my-adamw", make, epsilon=True)
         nfd.register_optimizer(law)
         plan = nfd.plan(
             model, (64, 2), rule="mup", make_model=make_model, sample=x, optimizer="my-adamw"

@@ -16,12 +16,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from nfd.core.answer import Answer
 from nfd.core.checks import check_device, check_seed
 from nfd.core.errors import InputError
 from nfd.core.estimates import Interval
 from nfd.core.files import expanded, replace_file
 from nfd.core.names import RuleName
+from nfd.core.tables import Row
 from nfd.core.words import nearest
+from nfd.report.shown import Shown
 from nfd.scaling.base_group import BaseGroup
 from nfd.scaling.constructors import has_argument
 from nfd.scaling.entries import Entry
@@ -31,6 +34,7 @@ from nfd.scaling.initialise import initialise_
 from nfd.scaling.kept_rates import check_rates, warn_of_lost_ratios
 from nfd.scaling.model import block_of, stacks_of, unwrapped
 from nfd.scaling.optimizers import OptimizerLaw
+from nfd.scaling.plan_answer import PlannedTraining, plan_answer, table_of_plan
 from nfd.scaling.plan_file import read_plan
 from nfd.scaling.plan_groups import groups_of
 from nfd.scaling.plan_table import explained
@@ -41,11 +45,12 @@ from nfd.scaling.self_test_result import SelfTest
 if TYPE_CHECKING:
     from nfd.laws.rate_law import RateLaw
     from nfd.laws.schedules import RateSchedule
+    from nfd.report.page import Section
     from nfd.scaling.run import RunScaling
 
 
-@dataclass(frozen=True)
-class Plan:
+@dataclass(frozen=True, repr=False)
+class Plan(Shown):
     """The result of ``nfd.plan``: initial scale, rate, decay and epsilon of every tensor, by name.
 
     It holds no tensors, can be saved, and fits every model with the same names and shapes.
@@ -65,6 +70,8 @@ class Plan:
             networks of the paper.
         logits: by how much larger than in the base attention logits get, where that is seen, by the
             matrix of their queries: heads that grow need logits over their size d, not its root.
+        table: a row for every tensor, which ``to_pandas`` gives too: ``tensor``, ``role``, initial
+            ``std``, and ``rate``, ``epsilon`` and ``weight_decay`` as multiples of the base's.
 
     Example::
 
@@ -503,6 +510,22 @@ class Plan:
                 ``make_optimizer`` sets them; without them they are multiples of the tuned one.
         """
         return explained(self, lr, adamw_lr)
+
+    @property
+    def answer(self) -> Answer:
+        """What the plan decides: by which rate to train, and what it changes."""
+        return plan_answer(self, PlannedTraining())
+
+    @property
+    def table(self) -> list[Row]:
+        """A row for every tensor."""
+        return table_of_plan(self)
+
+    def first_sections(self) -> list[Section]:
+        """What a notebook shows below the answer: the factors of all tensors."""
+        from nfd.report.page import Section
+
+        return [Section("", [], table=self.answer.table)]
 
     def __str__(self) -> str:
         return self.explain()

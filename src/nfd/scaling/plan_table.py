@@ -48,6 +48,27 @@ def explained(plan: Plan, lr: float | None, adamw_lr: float | None) -> str:
     return "\n".join(lines)
 
 
+def absolute_rates(plan: Plan, lr: float, adamw_lr: float | None = None) -> dict[str, float]:
+    """Return the learning rate of every tensor, as ``make_optimizer`` sets it."""
+    rates = {}
+    for name in plan.entries:
+        rates[name] = plan.rate(name) * _rate_of_the_base(plan, name, lr, adamw_lr)
+    return rates
+
+
+def _rate_of_the_base(plan: Plan, name: str, lr: float, rest_lr: float | None) -> float:
+    """Return the tuned rate of a tensor's optimizer, times the factor of the run."""
+    law = plan.law_for(name)
+    factor_of_run = 1.0 if plan.run is None else plan.run.factor("rate", law.name)
+    return _tuned_rate(plan, name, lr, rest_lr) * factor_of_run
+
+
+def _tuned_rate(plan: Plan, name: str, lr: float, rest_lr: float | None) -> float:
+    if rest_lr is None or plan.law_for(name) is law_of(plan.optimizer):
+        return lr
+    return rest_lr
+
+
 def _depths(plan: Plan) -> str:
     """The depth over the base's, of every stack if they differ."""
     stack_of = {}
@@ -64,7 +85,7 @@ def _depths(plan: Plan) -> str:
 
 
 def _table(plan: Plan, lr: float | None, rest_lr: float | None) -> str:
-    rows = Counter((_kind(plan, name), *_row(plan, name, lr, rest_lr)) for name in plan.entries)
+    rows = Counter((kind_of(plan, name), *_row(plan, name, lr, rest_lr)) for name in plan.entries)
     table = table_of(*(Column(name, no_wrap=name in ("tensor", "role")) for name in _COLUMNS))
     for (name, *cells), count in rows.items():
         table.add_row(_counted(name, count), *cells)
@@ -74,7 +95,7 @@ def _table(plan: Plan, lr: float | None, rest_lr: float | None) -> str:
 def _multipliers(plan: Plan) -> list[str]:
     """A line for every kind of module that gets a forward factor."""
     factors = Counter(
-        (_kind(plan, f"{name}.").rstrip("."), factor) for name, factor in plan.multipliers.items()
+        (kind_of(plan, f"{name}.").rstrip("."), factor) for name, factor in plan.multipliers.items()
     )
     return [
         f"multiplier  {_counted(name, count)}: {factor:.6g}"
@@ -82,7 +103,7 @@ def _multipliers(plan: Plan) -> list[str]:
     ]
 
 
-def _kind(plan: Plan, name: str) -> str:
+def kind_of(plan: Plan, name: str) -> str:
     """The name of a tensor in any block, and in any layer of the paper's networks."""
     return re.sub(r"^(inner|outer)\.\d+\.", r"\1.*.", in_any_block(name, plan.blocks))
 
@@ -102,10 +123,10 @@ def _row(plan: Plan, name: str, lr: float | None, rest_lr: float | None) -> tupl
     factor = plan.rate_compensation(name)
     tuned = ""
     if lr is not None:
-        tuned_rate = lr if rest_lr is None or law is law_of(plan.optimizer) else rest_lr
-        factor_of_run = 1.0 if plan.run is None else plan.run.factor("rate", law.name)
-        value *= tuned_rate * factor_of_run
-        factor *= factor_of_run
+        tuned_rate = _tuned_rate(plan, name, lr, rest_lr)
+        rate_of_the_base = _rate_of_the_base(plan, name, lr, rest_lr)
+        value *= rate_of_the_base
+        factor *= rate_of_the_base / tuned_rate
         tuned = f"{tuned_rate:.4g}"
     epsilon = _formula(powers.epsilon, plan.epsilon(name), own_factor) if law.epsilon else "-"
     return (

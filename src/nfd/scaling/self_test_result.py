@@ -5,12 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from nfd.core.tables import rows_as_text, said
-from nfd.core.words import quoted
+from nfd.core.answer import NOT_DECIDED, Answer, Next
+from nfd.core.tables import Row
+from nfd.core.words import listed, number, plural, quoted
+from nfd.report.shown import Shown
 from nfd.scaling.carried import Axis
 from nfd.scaling.one_pass import FACTOR
 from nfd.scaling.self_judge import LIMIT, Quantity
+
+if TYPE_CHECKING:
+    from nfd.report.page import Section
 
 
 @dataclass(frozen=True)
@@ -40,12 +46,16 @@ class Reading:
         return math.pow(FACTOR, self.power)
 
     def __str__(self) -> str:
-        side = "large" if self.power > 0 else "small"
         return (
-            f"{self.kind or 'the network'}: {_NAMES[self.quantity]} too {side} by "
-            f"{self.axis}^{self.power:+.2f} +- {self.error:.2f}, x{self.factor:.3g} at {FACTOR} "
-            f"times the {self.axis}"
+            f"{self.kind or 'the network'}: {_NAMES[self.quantity]} {_VERBS[self.quantity]} "
+            f"{self.too_large} at {FACTOR} times the {self.axis}, as {self.axis}^{self.power:.2g}"
         )
+
+    @property
+    def too_large(self) -> str:
+        """How far it is off in a model 4 times as large: ``2 times too large``."""
+        side = "large" if self.power > 0 else "small"
+        return f"{number(max(self.factor, 1 / self.factor))} times too {side}"
 
 
 _NAMES: dict[Quantity, str] = {
@@ -55,6 +65,16 @@ _NAMES: dict[Quantity, str] = {
     "stream": "residual stream",
     "output": "outputs",
     "logits": "logits of attention",
+}
+
+
+_VERBS: dict[Quantity, str] = {
+    "update": "is",
+    "start": "are",
+    "added": "is",
+    "stream": "is",
+    "output": "are",
+    "logits": "are",
 }
 
 
@@ -84,11 +104,12 @@ class Proposal:
         return ("initial weights", self.start), ("learning rate", self.rate)
 
 
-@dataclass(frozen=True)
-class SelfTest:
+@dataclass(frozen=True, repr=False)
+class SelfTest(Shown):
     """The result of ``Plan.self_test``.
 
-    Print it: the verdict, then what is off, where, by which power, and what to do.
+    Print it: the answer, what is off, where, by how much, and what to do. ``to_pandas()`` has the
+    columns of ``table``.
 
     Attributes:
         rows: a ``Reading`` for every quantity of every kind of tensors along every axis.
@@ -100,7 +121,7 @@ class SelfTest:
     Example::
 
         test = plan.self_test(make_model, x)
-        assert test.ok, test
+        assert test.ok, str(test)
     """
 
     rows: tuple[Reading, ...]
@@ -143,22 +164,103 @@ class SelfTest:
             for text in _causes([row for row in self.off if row.axis == axis])
         )
 
-    def __str__(self) -> str:
-        rows = [
-            {
-                "tensor": row.kind or "the network",
-                "quantity": row.quantity,
-                "axis": row.axis,
-                "power": f"{row.power:+.2f} +- {row.error:.2f}",
-                f"at {FACTOR} times": f"x{row.factor:.3g}",
-            }
-            for row in self.off
-        ]
-        proposed = [f"Proposal: {proposal}." for proposal in self.proposals]
-        table = [rows_as_text(rows)] if rows else []
-        return said(
-            self.verdict, *(f"! {cause}" for cause in self.causes), *proposed, *self.notes, *table
+    @property
+    def table(self) -> list[Row]:
+        """A dict for every reading, those that are off first.
+
+        Its columns are ``tensor`` (empty for the network), ``quantity``, ``axis``, ``power`` (of
+        the axis, by which it is too large), ``stderr`` of it, ``factor`` at 4 times the size, and
+        whether it is ``off``.
+        """
+        rows = []
+        for reading in [*self.off, *(row for row in self.rows if not row.off)]:
+            rows.append(
+                {
+                    "tensor": reading.kind,
+                    "quantity": reading.quantity,
+                    "axis": reading.axis,
+                    "power": reading.power,
+                    "stderr": reading.error,
+                    "factor": reading.factor,
+                    "off": reading.off,
+                }
+            )
+        return rows
+
+    @property
+    def answer(self) -> Answer:
+        """State, decision, evidence, and what to do."""
+        width, depth = self.base
+        about = f"self-test of the plan {self.rule} · from width {width}, depth {depth}"
+        details = [*self.causes, *(f"Proposal: {one}." for one in self.proposals), *self.notes]
+        if not self.axes:
+            next_step = Next("Plan a larger network", "nfd.plan(make_model(128, 8), ...)")
+            title = self.verdict.rstrip(".")
+            return Answer("open", NOT_DECIDED, title, next=next_step, about=about, details=details)
+        sizes = " and ".join(self.axes)
+        if self.ok:
+            because = (
+                f"{plural(len(self.rows), 'quantity', 'quantities')} of its tensors keep their "
+                f"size in a network {FACTOR} times as large."
+            )
+            title = f"The plan scales with {sizes} as the rule {self.rule} promises"
+            return Answer("good", "Scales", title, because, about=about, details=details)
+        return Answer(
+            "bad",
+            "Does not scale",
+            f"The plan does not scale with {self._axes_off}: {self._off_in_words}",
+            self._because,
+            next=self._next,
+            about=about,
+            table=[_cells(row) for row in self.off],
+            details=details,
         )
+
+    @property
+    def _because(self) -> str:
+        """The first cause."""
+        return self.causes[0] if self.causes else f"{self.off[0]}."
+
+    @property
+    def _next(self) -> Next:
+        """The proposed role, or the call that finds one."""
+        roles = {one.kind: one.roles for one in self.proposals if one.roles}
+        if roles:
+            return Next("Plan with", f"nfd.plan(..., roles={roles!r})")
+        if self.proposals:
+            return Next("Proposed", "\n".join(str(one) for one in self.proposals))
+        return Next("Find what mends it", "plan.self_test(make_model, x, repair=True)")
+
+    @property
+    def _axes_off(self) -> str:
+        return listed(dict.fromkeys(row.axis for row in self.off))
+
+    @property
+    def _off_in_words(self) -> str:
+        """How many kinds of tensors are off, or the network."""
+        kinds = {row.kind for row in self.off if row.kind}
+        if not kinds:
+            return "the network is off"
+        verb = "is" if len(kinds) == 1 else "are"
+        return f"{plural(len(kinds), 'kind of tensors', 'kinds of tensors')} {verb} off"
+
+    def first_sections(self) -> list[Section]:
+        """What is off."""
+        from nfd.report.page import Section
+
+        if self.ok:
+            return []
+        return [Section("What is off", [], table=[_cells(row) for row in self.off], cards=True)]
+
+
+def _cells(row: Reading) -> Row:
+    """What is off, in the cells of a table."""
+    return {
+        "tensor": row.kind or "the network",
+        "quantity": _NAMES[row.quantity],
+        f"at {FACTOR} times the size": row.too_large,
+        "follows": f"{row.axis}^{row.power:.2g}",
+    }
 
 
 def _causes(off: Sequence[Reading]) -> list[str]:
@@ -189,7 +291,7 @@ def _causes(off: Sequence[Reading]) -> list[str]:
     if len(updates) > 1 and spread < LIMIT:
         power = sum(row.power for row in updates) / len(updates)
         texts.append(
-            f"The effect of updates of {names} is off by {axis}^{power:+.2f} alike. {_ALIKE}"
+            f"The effect of updates of {names} is off by {axis}^{power:.2g} alike. {_ALIKE}"
         )
     elif len(updates) > 1 or (updates and texts):
         texts.append(f"The effect of updates of {names} is off. {_SEVERAL}")

@@ -1,6 +1,6 @@
+from .alerts import Alert as Alert
+from .alerts import Cause as Cause
+from .alerts import Deviation as Deviation
 from .bands import Band as Band
 from .bands import WatchRow as WatchRow
-from .causes import Alert as Alert
-from .causes import Cause as Cause
-from .causes import Deviation as Deviation
 from .notices import AlertError as AlertError

@@ -97,12 +97,16 @@ DRIFTING = 2.25
 
 @dataclass(frozen=True)
 class LadderRun:
-    """One network of a ladder: its size, what was read of it, and the shapes of its tensors."""
+    """One network of a ladder: its size, what was read of it, and the shapes of its tensors.
+
+    ``losses`` are by step, at the looks; empty in files of earlier versions.
+    """
 
     width: float
     depth: float
     rows: Sequence[WatchRow]
     shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    losses: Mapping[int, float] = field(default_factory=dict)
 
     @cached_property
     def steps(self) -> tuple[int, ...]:
@@ -198,6 +202,16 @@ class Ladder:
                 curves[series] = [run.curves[series] for run in self.runs]
         return curves
 
+    @cached_property
+    def losses(self) -> dict[int, tuple[float, float]]:
+        """The least and the largest loss of the networks, at every step where all have one."""
+        ranges = {}
+        for step in self.steps:
+            losses = [run.losses[step] for run in self.runs if step in run.losses]
+            if len(losses) == len(self.runs):
+                ranges[step] = min(losses), max(losses)
+        return ranges
+
     def size_of(self, shapes: Mapping[str, Sequence[int]]) -> tuple[float, float]:
         """Find the width and depth of a network by its shapes, in the units of this ladder.
 
@@ -242,6 +256,8 @@ def _run_of(stored: Mapping[str, Any], definition: int) -> LadderRun:
         float(stored["depth"]),
         [row for row in rows if means_the_same(row.meter, definition)],
         dict(stored.get("shapes", {})),
+        # JSON has None for a loss that is not finite.
+        {step: loss for step, loss in stored.get("losses", ()) if loss is not None},
     )
 
 

@@ -2,7 +2,7 @@
 
 Two comparisons need only the plan: ``init_check`` of the initial weights and ``RateCheck`` of the
 learning rates. ``Alarm`` reads a cause from which meters left their bands, where, and since when;
-``CAUSES`` has the evidence for each. It names no cause that a comparison excludes (``Verified``).
+``EVIDENCE`` has what shows each. It names no cause that a comparison excludes (``Verified``).
 
 The meter ``change`` of a layer is the size of W - W(0) over the size of W(0). Where the optimizer
 gives steps a fixed size, it depends on little but the learning rate and the initial weights of this
@@ -17,11 +17,10 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from operator import attrgetter
 from pathlib import Path
 from statistics import median_low
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import finalize, ref
 
 import torch
@@ -31,18 +30,19 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from nfd.core.errors import InputError, InputTypeError
 from nfd.core.estimates import Interval, rms
 from nfd.core.files import expanded
-from nfd.core.words import quoted
+from nfd.core.words import plural, quoted
 from nfd.meters.check import Check
 from nfd.meters.reading import WatchRow
 from nfd.meters.suspects import decayed_gains
 from nfd.scaling.base_group import SCALE
 from nfd.scaling.find_law import law_of
 from nfd.scaling.held import held_as_planned
-from nfd.scaling.kept_rates import ALIKE, REMEDY, warn_of_lost_ratios
+from nfd.scaling.kept_rates import ALIKE, warn_of_lost_ratios
 from nfd.scaling.model import TensorInfo, numberless
 from nfd.scaling.optimizers import OptimizerLaw, law_by_class
 from nfd.scaling.plan import Plan
 from nfd.scaling.rules import rule_named
+from nfd.watch.alerts import WORDS, Alert, Cause, Deviation
 from nfd.watch.bands import CHANGE, Band, Bands, Ladder
 
 # A layer that changes by less than this share of what was expected does not train.
@@ -63,76 +63,6 @@ _STANDARD_ERRORS = 4.0
 _SHOWN = 4
 # What nfd check writes into its folder
 _FILE = "result.json"
-
-
-class Cause(StrEnum):
-    """Why a training run deviates."""
-
-    BROKEN = "broken"
-    OPTIMIZER = "optimizer"
-    DECAY = "decay"
-    ALL_RATES = "all-rates"
-    FROZEN = "frozen"
-    START = "start"
-    RATE = "rate"
-    CHANGE = "change"
-    MULTIPLIER = "multiplier"
-    EXPLODING = "exploding"
-    DEAD = "dead"
-    ROUNDING = "rounding"
-    SPIKE = "spike"
-    LOSS = "loss"
-    UNKNOWN = "unknown"
-
-
-@dataclass(frozen=True)
-class Deviation:
-    """A tensor whose initial standard deviation or learning rate is not the plan's.
-
-    ``planned`` is 0 for the learning rate of a tensor that another kind of optimizer steps: the
-    plan has no learning rate for it.
-    """
-
-    tensor: str
-    value: float
-    planned: float
-
-
-@dataclass(frozen=True)
-class Alert:
-    """A training that is not what it should be. Print it for the sentence with its remedy.
-
-    Attributes:
-        step: the step of this alert.
-        since: the first look at which the meter was outside of its band.
-        meter, layer: names of the meter, ``"std"`` of initial weights or ``"rate"``, and of the
-            layer; layer is None for the whole network.
-        value, band: the value and the band at ``step``; None where it was compared with the plan.
-        cause: the likely cause.
-        reason, remedy: the cause in words, and what to do.
-        tensors: all that deviate from the plan; the first has ``layer`` and ``value``.
-    """
-
-    step: int
-    since: int
-    meter: str
-    layer: str | None
-    value: float
-    band: Band | None
-    cause: Cause
-    reason: str
-    remedy: str
-    tensors: tuple[Deviation, ...] = ()
-
-    def __str__(self) -> str:
-        if self.tensors:
-            return f"step {self.step}: {self.reason}. {self.remedy}"
-        what = f"{self.layer or 'the network'}: {self.meter} is {self.value:.3g}"
-        if self.band:
-            what += f", expected {self.band}"
-        if self.since < self.step:
-            what += f" since step {self.since}"
-        return f"step {self.step}: {what}: {self.reason}. {self.remedy}"
 
 
 # ---- Meters that left their bands
@@ -180,7 +110,10 @@ class _Snapshot:
     def leans(self, meter: str, sign: int) -> bool:
         """Whether most layers, of three or more, lean to one side, beyond half of the limit."""
         layers = [j for j in self.rows[meter] if j.row.layer is not None]
-        leaning = sum(sign * j.band.deviation > self.limit / 2 for j in layers)
+        leaning = 0
+        for j in layers:
+            is_frozen = meter == CHANGE and _stands_still(j)
+            leaning += sign * j.band.deviation > self.limit / 2 and not is_frozen
         return len(layers) >= 3 and 2 * leaning > len(layers)
 
     def shrunk(self) -> list[_Judged]:
@@ -191,11 +124,14 @@ class _Snapshot:
         return self.rows[_WEIGHT][:1]
 
     def together(self) -> list[_Judged]:
-        """The layer furthest from its band, where most change too much, or most too little."""
+        """The layer furthest from its band, where most change too much, or most too little.
+
+        Layers that do not train at all have another cause.
+        """
         most_lean = self.leans(CHANGE, 1) or self.leans(CHANGE, -1)
         if not most_lean:
             return []
-        return self.outside(CHANGE)[:1]
+        return [j for j in self.outside(CHANGE) if not _stands_still(j)][:1]
 
     def multiplied(self) -> list[_Judged]:
         """The blocks that add too much or too little though their matrices change as expected."""
@@ -203,21 +139,17 @@ class _Snapshot:
         return [j for j in self.outside(_ADDED) if j.row.depth not in places]
 
 
-class _Explanation(NamedTuple):
-    """What shows a cause in the rows of a look, and the words for it."""
-
-    evidence: Callable[[_Snapshot], list[_Judged]]
-    reason: str
-    remedy: str
-
-
 def _by_no_band(look: _Snapshot) -> list[_Judged]:
     """No evidence: rows that left their bands do not show this cause."""
     return []
 
 
+def _stands_still(j: _Judged) -> bool:
+    return j.row.value < _FROZEN_SHARE * j.band.value
+
+
 def _frozen(look: _Snapshot) -> list[_Judged]:
-    return [j for j in look.outside(CHANGE) if j.row.value < _FROZEN_SHARE * j.band.value]
+    return [j for j in look.outside(CHANGE) if _stands_still(j)]
 
 
 def _changed(look: _Snapshot) -> list[_Judged]:
@@ -233,101 +165,28 @@ def _lasting(look: _Snapshot) -> list[_Judged]:
 # ``_by_no_band`` have another evidence: numbers that are not finite (BROKEN), RateCheck and
 # init_check (OPTIMIZER, START), a verified learning rate (CHANGE), a forecast (LOSS), and
 # ``nfd.watch.signs`` (EXPLODING, DEAD, ROUNDING, SPIKE).
-CAUSES: dict[Cause, _Explanation] = {
-    Cause.BROKEN: _Explanation(
-        _by_no_band,
-        "the network is no longer finite",
-        "Lower the rate, or go back to a checkpoint before this step.",
-    ),
-    Cause.OPTIMIZER: _Explanation(
-        _by_no_band,
-        "the optimizer was not made from the plan",
-        "Use plan.make_optimizer(model, lr=...), or an optimizer of plan.param_groups(model, "
-        "lr=...).",
-    ),
-    Cause.DECAY: _Explanation(
-        _Snapshot.shrunk,
-        "weight decay shrinks the weights faster than training renews them",
-        "Lower weight_decay: rate times decay times steps should stay below 1 where the small "
-        "networks had it so.",
-    ),
-    Cause.ALL_RATES: _Explanation(
-        _Snapshot.together,
-        "all rates differ from those of the small networks",
-        "Pass plan.make_optimizer the lr of the base, and compare warm-up, schedule, loss and data "
-        "with the check's.",
-    ),
-    Cause.FROZEN: _Explanation(
-        _frozen,
-        "the layer does not train",
-        "Check that the optimizer has its parameters, that their rate is above 0, and that they "
-        "require gradients.",
-    ),
-    Cause.START: _Explanation(
-        _by_no_band,
-        "the initial weights of the layer are not the plan's",
-        "Call plan.apply_(model) after everything that initialises the model, and before training. "
-        "If the model is meant to start from other weights, as from a checkpoint, pass "
-        "own_start=True to nfd.Watch.",
-    ),
-    Cause.RATE: _Explanation(
-        _changed,
-        "the rate of the layer is not the plan's",
-        f"Give it the group that plan.param_groups makes. {REMEDY}",
-    ),
-    Cause.CHANGE: _Explanation(
-        _by_no_band,
-        "the layer changes otherwise than in the small networks, though its rate is the plan's",
-        "Compare its gradients, its inputs and its multipliers with theirs, and the batches and "
-        "the loss. If the rule lets updates grow with size, lower the rate.",
-    ),
-    Cause.MULTIPLIER: _Explanation(
-        _Snapshot.multiplied,
-        "the output of the block has another scale than in the small networks",
-        "Compare the forward pass of the block, its multipliers, and the gain of its norm with the "
-        "other blocks.",
-    ),
-    Cause.EXPLODING: _Explanation(
-        _by_no_band,
-        "the network explodes",
-        "Lower the learning rate, warm it up, or clip gradients; go back to a checkpoint before "
-        "this step.",
-    ),
-    Cause.DEAD: _Explanation(
-        _by_no_band,
-        "hardly a feature of its input still varies over the sample",
-        "Units before it are dead or saturated. Lower the learning rate, and look at the biases "
-        "and the norm there; initialise the layer before it again.",
-    ),
-    Cause.ROUNDING: _Explanation(
-        _by_no_band,
-        "steps of the optimizer are lost in weights of 16 bits",
-        "Keep the weights in 32 bits and compute in 16 (torch.autocast), or take an optimizer that "
-        "keeps what rounding takes.",
-    ),
-    Cause.SPIKE: _Explanation(
-        _by_no_band,
-        "the loss has jumped, and stays high",
-        "Look at the batches of these steps and at the rate; go back to a checkpoint before them, "
-        "or skip them.",
-    ),
-    Cause.LOSS: _Explanation(
-        _by_no_band,
-        "the loss left the band of its forecast",
-        "Compare rate, schedule, data and gradients with those before. Forecast again if you "
-        "changed one on purpose.",
-    ),
-    Cause.UNKNOWN: _Explanation(
-        _lasting,
-        "no cause is known for this pattern",
-        "Compare model, data, batch and schedule with those of the check.",
-    ),
+EVIDENCE: dict[Cause, Callable[[_Snapshot], list[_Judged]]] = {
+    Cause.BROKEN: _by_no_band,
+    Cause.OPTIMIZER: _by_no_band,
+    Cause.DECAY: _Snapshot.shrunk,
+    Cause.ALL_RATES: _Snapshot.together,
+    Cause.FROZEN: _frozen,
+    Cause.START: _by_no_band,
+    Cause.RATE: _changed,
+    Cause.CHANGE: _by_no_band,
+    Cause.MULTIPLIER: _Snapshot.multiplied,
+    Cause.EXPLODING: _by_no_band,
+    Cause.DEAD: _by_no_band,
+    Cause.ROUNDING: _by_no_band,
+    Cause.SPIKE: _by_no_band,
+    Cause.LOSS: _by_no_band,
+    Cause.UNKNOWN: _lasting,
 }
 # Causes that show in all layers
 _OF_ALL = {Cause.DECAY, Cause.ALL_RATES}
 # The words that replace those of ALL_RATES where the learning rates were verified.
 _SAME_RATES_REASON = (
-    "most layers change otherwise than in the small networks, though the learning rate is theirs"
+    "most layers change otherwise than in the small networks, at the same learning rate"
 )
 _SAME_RATES_REMEDY = (
     "Compare warm-up, schedule, loss and data with the check's. If the rule lets updates grow with "
@@ -356,14 +215,17 @@ class Alarm:
 
     Attributes:
         last_step: the last step after which the ladder was looked at; later steps have no bands.
+        ladder: the small networks.
         is_of_sound: whether the check of the ladder found no fault.
         verified: what is known not to be the cause.
     """
 
     verified = Verified()
+    ladder: Ladder | None = None
 
     def __init__(self, bands: Bands) -> None:
         self.bands = bands
+        self.ladder = bands.ladder
         self.last_step = bands.ladder.steps[-1]
         self.is_of_sound = bands.ladder.ok
         self._before: dict[tuple[str, str | None], _Judged] = {}
@@ -422,10 +284,10 @@ class Alarm:
     def _named(self, look: _Snapshot) -> list[Alert]:
         """The alerts of the causes that a look shows: one for the network, or one per layer."""
         named: dict[str | None, tuple[_Judged, Cause]] = {}
-        for cause, texts in CAUSES.items():
+        for cause, evidence_of in EVIDENCE.items():
             if cause is Cause.DECAY and not self.verified.decay:
                 continue
-            evidence = texts.evidence(look)
+            evidence = evidence_of(look)
             if evidence and cause in _OF_ALL:
                 # Once a cause was raised, it explains what all layers do later. Weight decay is the
                 # exception: it is raised whatever was raised before.
@@ -449,7 +311,7 @@ class Alarm:
     def _without_verified_rates(self, alert: Alert) -> Alert:
         """Return the alert, with the cause CHANGE where it blames a verified learning rate."""
         if alert.cause is Cause.RATE and self.verified.rates:
-            texts = CAUSES[Cause.CHANGE]
+            texts = WORDS[Cause.CHANGE]
             return replace(alert, cause=Cause.CHANGE, reason=texts.reason, remedy=texts.remedy)
         lr = self.bands.ladder.lr
         has_their_rate = lr is not None and math.isclose(self.verified.lr, lr, rel_tol=ALIKE)
@@ -467,7 +329,7 @@ def _order(named: tuple[_Judged, Cause]) -> tuple[bool, float]:
 
 
 def _alert(row: WatchRow, cause: Cause, band: Band | None, since: int, layer: str | None) -> Alert:
-    texts = CAUSES[cause]
+    texts = WORDS[cause]
     return Alert(
         row.step, since, row.meter, layer, row.value, band, cause, texts.reason, texts.remedy
     )
@@ -476,7 +338,7 @@ def _alert(row: WatchRow, cause: Cause, band: Band | None, since: int, layer: st
 def loss_alert(losses: Mapping[int, float], expected: Interval) -> Alert:
     """The alert of losses whose mean lies outside of the interval that was forecast."""
     value = sum(losses.values()) / len(losses)
-    texts = CAUSES[Cause.LOSS]
+    texts = WORDS[Cause.LOSS]
     band = Band(
         expected.value, expected.low, expected.high, (value - expected.value) / expected.stderr
     )
@@ -493,10 +355,16 @@ def _off_plan(
 ) -> Alert:
     """Make the alert of these tensors; the first gives its layer and value."""
     layer = tensors[0].tensor.rpartition(".")[0] or tensors[0].tensor
-    remedy = CAUSES[cause].remedy
+    remedy = WORDS[cause].remedy
     return Alert(
         step, step, meter, layer, tensors[0].value, None, cause, reason, remedy, tuple(tensors)
     )
+
+
+def _counted(deviations: Sequence[Deviation], one: str, several: str) -> str:
+    """Write ``1 tensor trains`` or ``4 tensors train``, with these verbs."""
+    verb = one if len(deviations) == 1 else several
+    return f"{plural(len(deviations), 'tensor')} {verb}"
 
 
 def _in_words(deviations: Sequence[Deviation], what: str) -> str:
@@ -557,7 +425,7 @@ def init_check(
         return []
     tensors = sorted(distances, key=lambda other: (-distances[other], other.tensor))
     reason = (
-        f"{len(tensors)} of the tensors did not start as planned: "
+        f"{_counted(tensors, 'was', 'were')} not initialised as planned: "
         f"{_in_words(tensors, 'standard deviation')}"
     )
     return [_off_plan(Cause.START, "std", tensors, reason, 0)]
@@ -700,7 +568,7 @@ class RateCheck:
         wrong = _deviations_by_law(decaying, laws, inverse_scales)
         if wrong:
             reason = (
-                f"{len(wrong)} tensors decay otherwise than planned: "
+                f"{_counted(wrong, 'decays', 'decay')} otherwise than planned: "
                 f"{_in_words(wrong, 'weight decay')}"
             )
             return [_off_plan(Cause.OPTIMIZER, "weight decay", wrong, reason, step)]
@@ -722,7 +590,7 @@ def _wrong_optimizer(
     """Alert to tensors that an optimizer of another law steps."""
     actual = type(steppers[names[0]]).__name__
     planned = laws[names[0]].name
-    reason = f"the plan is for {planned}; the optimizer of {quoted(names)} is {actual}"
+    reason = f"the plan is for {planned}, the optimizer is {actual}: it steps {quoted(names)}"
     tensors = [Deviation(name, rates[name], 0.0) for name in names]
     return _off_plan(Cause.OPTIMIZER, "rate", tensors, reason, step)
 
@@ -736,7 +604,8 @@ def _wrong_rates(
         return (-abs(math.log(tensor.value / tensor.planned)), tensor.tensor)
 
     tensors = sorted(wrong, key=order)
-    reason = f"{len(tensors)} tensors train at the wrong rate: {_in_words(tensors, 'rate')}"
+    counted = _counted(tensors, "trains", "train")
+    reason = f"{counted} at the wrong learning rate: {_in_words(tensors, 'rate')}"
     optimizer = steppers[tensors[0].tensor]
     if _is_made_from_plan(optimizer):
         return _off_plan(Cause.RATE, "rate", tensors, reason, step)

@@ -1,4 +1,4 @@
-"""How a watch speaks up: each alert once, by a warning and in the log, from one process."""
+"""How a watch speaks up: each cause once, by a warning and in the log, from one process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal, get_args
 from torch import distributed
 
 from nfd.core.checks import check_choice
-from nfd.core.notices import tell
+from nfd.core.notices import LOG, tell
 
 OnAlert = Literal["warn", "stop", "raise"]
 
@@ -28,8 +28,14 @@ def check_on_alert(on_alert: OnAlert) -> OnAlert:
     return check_choice("on_alert", on_alert, get_args(OnAlert))
 
 
-def notify(text: str) -> None:
-    """Tell the user a text; in distributed training only the first process speaks."""
+def notify(text: str, *, only_log: bool = False) -> None:
+    """Warn the user, or only write a line into the log.
+
+    In distributed training only the first process speaks.
+    """
     if distributed.is_available() and distributed.is_initialized() and distributed.get_rank() > 0:
         return
-    tell(text)
+    if only_log:
+        LOG.warning(text)
+    else:
+        tell(text)

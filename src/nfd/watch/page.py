@@ -12,21 +12,30 @@ from typing import Literal
 from nfd.core.errors import InputTypeError
 from nfd.core.files import expanded, replace_file
 from nfd.core.findings import Axes, Finding
-from nfd.core.tables import Lead, Row, short
-from nfd.meters.meter import METERS, METERS_OF_LAYERS
+from nfd.core.tables import Row
+from nfd.core.words import plural
+from nfd.meters.meter import METERS, METERS_OF_LAYERS, in_words
 from nfd.meters.reading import Series, WatchRow, at_steps, in_series, stack_at, steps_of
-from nfd.report.page import Label, Section, figure_section, finding_section, page
+from nfd.report.look import BLUE
+from nfd.report.page import Card, Label, Section, figure_section, page
+from nfd.watch.alerts import Fault, expected, faults_of, measured
 from nfd.watch.bands import ALERTS
-from nfd.watch.causes import CAUSES, Alert
-from nfd.watch.watch import Watch, name_of, not_judged, outside, remarks_of
+from nfd.watch.run_charts import (
+    loss_picture,
+    over_steps,
+    quantity,
+    spaced,
+    worst_layer,
+    worst_picture,
+)
+from nfd.watch.verdict import EXPECTED, deviations_of
+from nfd.watch.watch import Watch, name_of, outside, remarks_of
 
 MARK = '<meta name="generator" content="nfd run page">'
 # Bytes of a file within which its mark stands
 _HEAD = 1024
 # Seconds after which a browser reads the file again
 _RELOAD = 30
-# How many looks of the past a chart over steps has
-_LOOKS = 60
 _STREAM = "The stream behind every block"
 # A meter has its colour in every chart.
 _ORDER = tuple(dict.fromkeys([*METERS, *METERS_OF_LAYERS]))
@@ -35,14 +44,15 @@ _ORDER = tuple(dict.fromkeys([*METERS, *METERS_OF_LAYERS]))
 def run_page(watch: Watch, path: str | Path, *, title: str = "A training") -> Path:
     """Write the page of a training run, which opens offline and follows the run.
 
-    It has all readings of a watch so far. Call it after every look; drawing takes some 60
+    It begins with the answer of the watch, the loss, one card for each cause of alerts, and the
+    worst layers; all other readings are folded. Call it after every look; drawing takes some 60
     milliseconds a chart. The file is replaced as a whole, and a browser that shows it reads it
     again every half a minute.
 
     Args:
         watch: of the training.
         path: of the page, such as ``"run.html"``; folders are made.
-        title: its heading.
+        title: the name of the training, above the answer.
 
     Returns:
         The path.
@@ -69,7 +79,9 @@ def run_page(watch: Watch, path: str | Path, *, title: str = "A training") -> Pa
             "another path."
         )
     head = f'{MARK}<meta http-equiv="refresh" content="{_RELOAD}">'
-    replace_file(place, page(title, list(sections_of(watch)), head, lead_of(watch)).encode())
+    answer = watch.answer
+    answer = replace(answer, about=f"{title} · {answer.about}")
+    replace_file(place, page(title, list(sections_of(watch)), head, answer=answer).encode())
     return place
 
 
@@ -81,71 +93,72 @@ def _is_ours(path: Path) -> bool:
     return not head or MARK.encode() in head
 
 
-def lead_of(watch: Watch) -> Lead:
-    """Whether there are alerts, and what is trained: its rule, learning rate and loss so far."""
-    steps = max(watch.losses, default=0)
-    rate = f"{watch.rate:.3g}".replace("nan", "not known yet")
-    loss = "not given to step()"
-    if steps:
-        loss = f"{watch.losses[steps]:.4g} at step {steps:,}"
-    numbers = {
-        "rule": watch.plan.rule if watch.is_planned else "no plan",
-        "learning rate at the first step": rate,
-        "training loss": loss,
-    }
-    if watch.alerts:
-        more = len(watch.alerts) - 1
-        verdict = _line(watch.alerts[0])
-        if more:
-            noun = "alerts" if more > 1 else "alert"
-            verdict += f", and {more} more {noun}"
-        return Lead(f"{verdict}.", "bad", numbers)
-    unjudged = not_judged(watch)
-    if unjudged:
-        nothing = f"{unjudged.capitalize()}: there is nothing to compare the latest look with."
-        return Lead(nothing, "open", numbers)
-    if watch.expected is None:
-        judged = "broken, exploding, dead and frozen layers, rounding, and losses"
-        return Lead(f"Without expected only {judged} are judged: none was found.", "open", numbers)
-    return Lead("No alert: no meter stays outside of its band.", "good", numbers)
+def first_sections_of(watch: Watch) -> list[Section]:
+    """What a page and a notebook show first: the loss, a card for each fault, the worst layers."""
+    faults = faults_of(watch.alerts)
+    sections = []
+    loss = loss_picture(watch)
+    if loss is not None:
+        sections.append(Section("", [], pictures=[loss]))
+    if faults:
+        cards = [_card(watch, fault, place) for place, fault in enumerate(faults)]
+        sections.append(Section("", [], faults=cards))
+    worst = worst_picture(watch, faults)
+    if worst is not None:
+        step, picture = worst
+        sections.append(Section(f"Worst layers at step {step:,}", [], pictures=[picture]))
+    if not sections:
+        outputs = over_steps(watch, "function_update", None, "function-update", BLUE)
+        if outputs is not None:
+            sections.append(Section("", [], pictures=[outputs]))
+    return sections
 
 
-def _line(alert: Alert) -> str:
-    return f"Step {alert.step}, {alert.layer or 'the network'}: {CAUSES[alert.cause].reason}"
+def _card(watch: Watch, fault: Fault, place: int) -> Card:
+    """What is wrong, where, what to do, and the worst layer's numbers."""
+    first = fault.alerts[0]
+    title = fault.title[:1].upper() + fault.title[1:]
+    if first.tensors:
+        table = deviations_of(first.tensors, first.meter)
+        return Card(title, [], fault.seen, fault.remedy, table=table)
+    note = ""
+    layer = first.layer
+    if all(row.layer is not None for row in watch.rows if row.meter == first.meter):
+        # What shows a fault of the whole network may be read of layers only.
+        layer = layer or worst_layer(watch, first.meter)
+    of_layer = [row for row in watch.rows if (row.meter, row.layer) == (first.meter, layer)]
+    if of_layer:
+        latest = of_layer[-1]
+        numbers = measured(latest.value, watch.band(latest))
+        of = layer or "the network"
+        note = f"Shown: {of}, {in_words(first.meter)} {numbers} at step {latest.step:,}."
+    drawn = over_steps(watch, first.meter, layer, f"fault-{place + 1}")
+    return Card(title, fault.layers, fault.seen, fault.remedy, note, drawn)
 
 
 def sections_of(watch: Watch) -> Iterator[Section]:
-    """What the page says, from the loss and the alerts to every number of the latest look."""
+    """What the page says, from the loss and the faults to every number of the latest look."""
+    yield from first_sections_of(watch)
     steps = steps_of(watch.rows)
-    if len(watch.losses) > 1:
-        yield _losses(watch)
-    shown = [row for row in at_steps(watch.rows, _spaced(steps)) if row.meter != ALERTS]
+    shown = [row for row in at_steps(watch.rows, spaced(steps)) if row.meter != ALERTS]
     latest_step = steps[-1] if steps else 0
-    noun = "look" if len(steps) == 1 else "looks"
     written = (
-        f"Step {latest_step}: {len(steps)} {noun}, one every {watch.every} steps. Written at "
-        f"{time.strftime('%Y-%m-%d %H:%M:%S')}."
+        f"Step {latest_step}: {plural(len(steps), 'look')}, one every {watch.every} steps. Written "
+        f"at {time.strftime('%Y-%m-%d %H:%M:%S')}."
     )
     left_out = [f"{meter} is left out: {reason}" for meter, reason in watch.left_out.items()]
-    alerts = {f"{_line(alert)}.": str(alert) for alert in watch.alerts}
-    yield Section("Alerts", [written, *remarks_of(watch)], points=left_out, details=alerts)
+    points = [str(alert) for alert in watch.alerts]
+    title = "All alerts, and what was looked at"
+    yield Section(title, [written, *remarks_of(watch)], points=[*points, *left_out], folded=True)
     if not steps:
         return
     series = in_series(shown)
     network = [_over_steps(watch, s, rows) for s, rows in series.items() if s.kind is None]
-    yield figure_section("The network, over the steps", network)
-    yield from _layers(watch, series, shown)
+    yield replace(figure_section("The network, over the steps", network), folded=True)
+    for section in _layers(watch, series, shown):
+        yield replace(section, folded=True)
     latest = [_numbers(watch, row) for row in at_steps(shown, steps[-1:])]
     yield Section("Every number of the latest look", [], table=latest, folded=True)
-
-
-def _losses(watch: Watch) -> Section:
-    """The chart of the losses that ``step()`` was given."""
-    steps = _spaced([*watch.losses])
-    losses = [{"series": "", "step": step, "loss": watch.losses[step]} for step in steps]
-    axes = Axes("step", "loss", "step", "training loss", "curves")
-    finding = Finding("loss", "Training loss", "", losses, axes, "")
-    return replace(finding_section(finding), title="")
 
 
 def _numbers(watch: Watch, row: WatchRow) -> Row:
@@ -154,11 +167,11 @@ def _numbers(watch: Watch, row: WatchRow) -> Row:
         "meter": row.meter,
         "of": row.layer or "the network",
         "value": row.value,
-        "expected": "",
+        EXPECTED: "",
     }
     band = watch.band(row)
     if band is not None:
-        cells["expected"] = f"{band.value:.4g} [{band.low:.4g}, {band.high:.4g}]"
+        cells[EXPECTED] = expected(band, level="")
     if outside(watch, row):
         cells["value"] = Label(f"{row.value:.4g}, outside", "bad")
     return cells
@@ -215,7 +228,7 @@ def _over_steps(watch: Watch, series: Series, rows: Sequence[WatchRow]) -> Findi
         "x",
         "y",
         "step",
-        "",
+        quantity(series.meter),
         kind,
         colour="meter",
         order=_ORDER,
@@ -236,7 +249,7 @@ def _over_blocks(
         "x",
         "y",
         "block",
-        "",
+        quantity(series.meter),
         "named",
         False,
         colour="meter",
@@ -285,16 +298,10 @@ def _outside(watch: Watch, rows: Sequence[WatchRow]) -> str:
     """The values outside of their bands, in words."""
     texts = []
     for row in rows:
-        if outside(watch, row):
+        band = watch.band(row)
+        if band is not None and outside(watch, row):
             place = f"{row.layer or 'the network'} at step {row.step}"
-            texts.append(f"{place}: {short(row.value)}, expected {watch.band(row)}")
+            texts.append(f"{place}: {measured(row.value, band)}")
     if not texts:
         return ""
     return f"Outside of the band: {'; '.join(texts)}."
-
-
-def _spaced(steps: Sequence[int]) -> list[int]:
-    """At most ``_LOOKS`` of these steps, evenly spaced, the first and the last among them."""
-    if len(steps) <= _LOOKS:
-        return list(steps)
-    return [steps[round(k * (len(steps) - 1) / (_LOOKS - 1))] for k in range(_LOOKS)]

@@ -41,8 +41,8 @@ from nfd.meters.reading import WatchRow
 from nfd.meters.updates import Baseline, Calls, Pass, copies, layers_of, quiet
 from nfd.scaling.model import TensorInfo, modules, tensors, whole
 from nfd.scaling.samples import outputs_of
+from nfd.watch.alerts import WORDS, Alert, Cause
 from nfd.watch.bands import CHANGE
-from nfd.watch.causes import CAUSES, Alert, Cause
 
 _EXPLODED = 100.0
 _RISE = 4.0
@@ -370,7 +370,7 @@ def _share_lost(parameter: Tensor, before: Tensor) -> float:
 
 
 def _alert(cause: Cause, step: int, meter: str, layer: str | None, value: float) -> Alert:
-    texts = CAUSES[cause]
+    texts = WORDS[cause]
     return Alert(step, step, meter, layer, value, None, cause, texts.reason, texts.remedy)
 
 

@@ -9,21 +9,20 @@ from dataclasses import asdict, fields
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from statistics import median
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
+from nfd.core.answer import Answer
 from nfd.core.checks import check_count, check_flag, check_seed
 from nfd.core.errors import InputError, InputTypeError, in_brief
 from nfd.core.modes import gradients
 from nfd.core.random import global_streams
-from nfd.core.tables import rows_as_text
 from nfd.families.member import Member
 from nfd.laws.curve import RunForecast, Schedule, forecast_run
 from nfd.meters.check import Check
-from nfd.meters.reading import Series, WatchRow, at_steps, in_series, steps_of
+from nfd.meters.reading import Series, WatchRow, at_steps
 from nfd.meters.updates import (
     DEFINITION,
     Baseline,
@@ -33,6 +32,7 @@ from nfd.meters.updates import (
     meter_of,
     readings,
 )
+from nfd.report.shown import Shown
 from nfd.scaling.held import held_as_planned
 from nfd.scaling.initialise import drawn
 from nfd.scaling.model import TensorInfo, check_plannable, modules, whole
@@ -40,11 +40,10 @@ from nfd.scaling.plan import Plan
 from nfd.scaling.planning import plan as plan_of
 from nfd.scaling.rules import rule_named
 from nfd.scaling.samples import as_written, blaming_the_sample, check_sample
+from nfd.watch.alerts import Alert, Cause, faults_of
 from nfd.watch.bands import ALERTS, DRIFTING, Band
 from nfd.watch.causes import (
     Alarm,
-    Alert,
-    Cause,
     RateCheck,
     Verified,
     expectation,
@@ -55,14 +54,20 @@ from nfd.watch.causes import (
 from nfd.watch.notices import AlertError, OnAlert, check_on_alert, notify
 from nfd.watch.signs import LossSigns, Signs
 
+if TYPE_CHECKING:
+    from nfd.report.page import Section
 
-class Watch:
+
+class Watch(Shown):
     """Meters of a model during training, per layer and for the network, in any training loop.
 
     Call ``step()`` after every step of the optimizer. Every ``every`` steps it takes a look: it
     runs the sample through the model and adds rows. Training is not affected, to the last bit:
-    parameters, gradients, buffers, modes and random streams stay as they were. Printing a watch
-    shows the latest look beside the first one.
+    parameters, gradients, buffers, modes and random streams stay as they were.
+
+    Printing a watch says whether the training is on course, in at most 15 lines; a notebook shows
+    the same with its charts, as does ``nfd.run_page``. ``to_pandas()`` has the columns of
+    ``table``.
 
     There are meters of the network (``nfd.meters.updates``), of every block and of every matrix,
     such as ``change``, ``|W - W(0)| / |W(0)|``. docs/api/watch.md defines each.
@@ -76,8 +81,9 @@ class Watch:
             at this size (``nfd.watch.bands``). A meter outside of its band raises an alert.
         seed: the seed of ``plan.apply_``.
         own_start: whether the model is meant to start from other weights than the plan's.
-        on_alert: what follows an alert. Each is warned of and logged. ``"stop"`` also sets
-            ``should_stop``, ``"raise"`` raises an error in ``step()``.
+        on_alert: what follows an alert. Each is logged; its cause is warned of once, not for
+            every layer. ``"stop"`` also sets ``should_stop``, ``"raise"`` raises an error in
+            ``step()``.
 
     Attributes:
         rows: every number so far (``nfd.watch.WatchRow``).
@@ -329,48 +335,18 @@ class Watch:
             parts.append(unjudged)
         return f"step {step}: {', '.join(parts)}"
 
-    def __str__(self) -> str:
-        remarks = [*(f"! {alert}" for alert in self.alerts), *remarks_of(self)]
-        left_out = [f"{meter} is left out: {reason}" for meter, reason in self.left_out.items()]
-        if not self.rows:
-            none = "No look."
-            if self.steps < self.every:
-                none = f"No look yet: the first one follows step {self.every}."
-            return "\n".join([none, *remarks, *left_out])
-        steps = steps_of(self.rows)
-        head = (
-            f"Step {steps[-1]}: {len(steps)} looks, one every {self.every} steps. Of several "
-            "layers the median and range."
-        )
-        table = rows_as_text(self._first_and_latest(steps[0], steps[-1]))
-        return "\n".join([head, *remarks, table, *left_out])
+    @property
+    def answer(self) -> Answer:
+        """Whether the training is on course, why, and what to do next."""
+        from nfd.watch.verdict import answer_of
 
-    def _first_and_latest(self, first_step: int, latest_step: int) -> list[dict[str, str]]:
-        """One row for every series: its values at both looks, and how many lie in their bands."""
-        table = []
-        for series, rows in in_series(at_steps(self.rows, {first_step, latest_step})).items():
-            latest = at_steps(rows, [latest_step])
-            if series.meter == ALERTS or not latest:
-                continue
-            cells = {
-                "meter": series.meter,
-                "of": name_of(series, latest),
-                "first look": _spread(at_steps(rows, [first_step])),
-                "latest look": _spread(latest),
-                "expected": self._summary(latest),
-            }
-            table.append(cells)
-        return table
+        return answer_of(self)
 
-    def _summary(self, rows: Sequence[WatchRow]) -> str:
-        """Say how many of these rows lie outside of their bands; nothing where none has a band."""
-        judged = sum(self.band(row) is not None for row in rows)
-        if judged == 0:
-            return ""
-        beyond = sum(outside(self, row) for row in rows)
-        if beyond == 0:
-            return "all within"
-        return f"{beyond} of {judged} outside"
+    def first_sections(self) -> list[Section]:
+        """The charts that a page and a notebook show first: the loss, faults, worst layers."""
+        from nfd.watch.page import first_sections_of
+
+        return first_sections_of(self)
 
     def band(self, row: WatchRow) -> Band | None:
         """The expected value of a row and its interval.
@@ -385,6 +361,21 @@ class Watch:
     def plan(self) -> Plan:
         """The plan of the model; without one, a plan whose factors are all 1."""
         return self._plan
+
+    @property
+    def module(self) -> nn.Module:
+        """The model, without what wraps it."""
+        return self._member.module
+
+    @property
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        """The optimizers that were seen to step the model."""
+        return self._rates.optimizers
+
+    @property
+    def has_plans_rates(self) -> bool:
+        """Whether every tensor was seen to train at its learning rate of the plan."""
+        return self._verified.rates and self.is_planned
 
     @property
     def rate(self) -> float:
@@ -426,17 +417,21 @@ class Watch:
                 listener(self)
 
     def _speak(self) -> None:
-        """Warn of every new alert and kind of error; stop, or raise, if asked to."""
+        """Warn of every new cause and kind of error; stop, or raise, if asked to."""
+        earlier = {key.cause for key in self._notified}
         new = [alert for alert in self.alerts if _key(alert) not in self._notified]
         self._notified.update(map(_key, new))
         self.should_stop = self.should_stop or (bool(new) and self.on_alert == "stop")
         if self._error is not None and self._error not in self._failures:
             self._failures.add(self._error)
             notify(f"{self.failed} The training goes on.")
-        for alert in new:
-            notify(str(alert))
+        new_faults = faults_of(new)
+        for fault in new_faults:
+            # A cause that goes from layer to layer is warned of once; all are logged.
+            is_repeated = bool(fault.layers) and fault.cause in earlier
+            notify(str(fault), only_log=is_repeated)
         if new and self.on_alert == "raise":
-            raise AlertError("\n".join(map(str, new)))
+            raise AlertError("\n".join(map(str, new_faults)))
 
     def _read(self) -> None:
         """Add the meters after the latest step, and judge them."""
@@ -644,21 +639,11 @@ def apart(model: nn.Module) -> Iterator[None]:
                 held[name] = buffer
 
 
-# ---- A watch as text
-
-
-def _spread(rows: Sequence[WatchRow]) -> str:
-    """The value of one row; the median, the least and the largest value of several rows."""
-    values = [row.value for row in rows]
-    if not values:
-        return ""
-    if len(values) == 1:
-        return f"{values[0]:.3g}"
-    return f"{median(values):.3g} [{min(values):.3g}, {max(values):.3g}]"
+# ---- What a watch knows of itself
 
 
 def remarks_of(watch: Watch) -> list[str]:
-    """Why the watch shows less than it seems to.
+    """Why the watch shows less than it seems to, in sentences.
 
     It failed, the check in ``expected`` ended, or that check found faults.
     """
@@ -666,27 +651,22 @@ def remarks_of(watch: Watch) -> list[str]:
     if watch.failed is not None:
         remarks.append(watch.failed)
     expected = watch.expected
-    if (
-        expected is not None
-        and watch.unjudged_since is not None
-        and watch.steps > expected.last_step
-    ):
-        ended = (
+    if expected is None:
+        return remarks
+    if watch.unjudged_since is not None and watch.steps > expected.last_step:
+        remarks.append(
             f"Nothing is judged after step {expected.last_step}: the check ends there. Check for "
             "more steps."
         )
-        remarks.append(ended)
-    if expected is not None and off_plan(watch):
+    if off_plan(watch):
         remarks.append(
-            "After an alert that compares with the plan, bands tell of frozen and broken layers "
-            "alone."
+            "While weights or learning rates are not the plan's, bands show only frozen and broken "
+            "layers."
         )
-    if expected is not None and not expected.is_of_sound:
+    if not expected.is_of_sound:
         remarks.append(
-            "The check that this watch expects found faults (check.ok is False): bands follow the "
-            f"trends in size that it saw and are {DRIFTING:g} times as wide as else, so that only "
-            "strong faults are told, such as a layer that does not train or another rate, and none "
-            "that the check has too. Print the check."
+            "The check that this watch expects found faults (check.ok is False): bands are "
+            f"{DRIFTING:g} times as wide, and only strong faults are seen."
         )
     return remarks
 

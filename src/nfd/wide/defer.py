@@ -82,7 +82,7 @@ def defer(
         with nfd.meta_matrices():
             wide = make_model(4096, 2)
         plan = nfd.plan(
-            wide, rule="complete-p", make_model=make_model, base=(16, 2), optimizer="sgd", sample=x
+            wide, (16, 2), make_model=make_model, rule="complete-p", optimizer="sgd", sample=x
         )
         wide = nfd.defer(wide, plan)
         optimizer = plan.make_optimizer(wide, lr=0.1)

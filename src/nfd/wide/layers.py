@@ -440,7 +440,8 @@ class DeferredLinear(FactoredLinear):
 
     Example::
 
-        layer = nfd.DeferredLinear(2**20, 2**20, std=2**-10)  # its matrix would fill four terabytes
+        # Its matrix would fill four terabytes.
+        layer = nfd.DeferredLinear(2**20, 2**20, std=2**-10)
         layer(torch.randn(2, 2**20))
     """
 

@@ -1,0 +1,444 @@
+"""What a ladder of runs says of one larger run: whether its forecast can be used, and what else."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nfd.core.answer import NOT_DECIDED, Answer, Next
+from nfd.core.estimates import Interval
+from nfd.core.tables import Row
+from nfd.core.words import alike, in_letters, number, plural, power_of_ten
+from nfd.laws.ladder import FLOPS, REFUSED, UNTUNED, BestSplit, LadderLaw, NextRun, percent
+from nfd.laws.loss_law import Sizes, interval_of
+from nfd.report.shown import Shown
+
+if TYPE_CHECKING:
+    from nfd.report.page import Section
+
+USABLE = "Forecast usable"
+CONTRADICTED = "Law contradicted"
+# The multiplication sign.
+TIMES = "\u00d7"
+# How many times the operations of the largest run the rows of the table have.
+_TIMES = (1.0, 3.0, 10.0, 30.0)
+# Sizes that miss the law and are named.
+_MISSES = 3
+
+
+@dataclass(frozen=True, repr=False)
+class LadderForecast(Shown):
+    """What a ladder says of one larger run, or of a budget.
+
+    Attributes:
+        law: the law of the ladder.
+        size: of the run, by variable.
+        split: the best split of the budget, where one was asked for.
+
+    ``table`` and ``to_pandas()`` have a row for 1, 3, 10 and 30 times the compute of the largest
+    run, and for the budget: ``flops``, ``times``, then ``parameters``, ``tokens`` and ``loss``,
+    each with ``_low`` and ``_high`` for its 95 % interval. Runs of one ratio of tokens to
+    parameters give no intervals of these two; a law in one variable has only that variable, which
+    ``times`` counts.
+    """
+
+    law: LadderLaw
+    size: dict[str, float]
+    split: BestSplit | None = field(default=None)
+
+    @property
+    def place(self) -> Sizes:
+        """The size in the order of the law's variables."""
+        return tuple(self.size[name] for name in self.law.variables)
+
+    @property
+    def cost(self) -> float:
+        """Operations of the run; for a law in one variable, that variable."""
+        if len(self.law.variables) < 2:
+            return self.place[0]
+        return FLOPS * self.place[0] * self.place[1]
+
+    @property
+    def times(self) -> float:
+        """How many times the largest run."""
+        return self.cost / self.law.largest_cost
+
+    @cached_property
+    def loss(self) -> Interval:
+        """The forecast with its 95 % interval."""
+        return self.law.forecasts(np.array([self.place]))[0]
+
+    @property
+    def is_budget(self) -> bool:
+        """Whether the size follows from operations, as the law spends them."""
+        if len(self.law.variables) < 2:
+            return False
+        return np.allclose(self.place, self.law.size_for(self.cost), rtol=1e-6)
+
+    @property
+    def is_perplexity(self) -> bool:
+        """Whether the losses seem to be perplexities."""
+        return self.law.doubt(**self.size) == "perplexity"
+
+    @property
+    def limits(self) -> Row:
+        """The best split with its intervals, as ``result.json`` holds it."""
+        if self.split is None:
+            return {}
+        return {
+            "parameters": self.split.parameters.limits,
+            "tokens": self.split.tokens.limits,
+            "predicted": self.split.predicted.limits,
+        }
+
+    # ---- the answer
+
+    @property
+    def answer(self) -> Answer:
+        """State, decision, evidence and what to run next."""
+        held = self.law.held_out
+        if held is not None and held.contradicts == "above":
+            return self._contradicted()
+        if self.split is not None and self.law.ratio is not None:
+            return self._not_split()
+        doubt = self.law.doubt(**self.size)
+        if doubt == "line":
+            return self._off_the_line()
+        if doubt == "wide":
+            return self._wide()
+        if doubt == "scatter":
+            return self._scattered()
+        if doubt == "perplexity":
+            return self._no_loss()
+        return self._usable()
+
+    def _answer(self, title: str, because: str, to_run: Next, **more: Any) -> Answer:
+        """An answer with the table and the details that all have."""
+        return Answer(
+            tone=more.pop("tone", "open"),
+            state=more.pop("state", NOT_DECIDED),
+            title=title,
+            because=because,
+            next=to_run,
+            about=self.about,
+            table=self._texts(),
+            details=[*self.law.sentences[:1], self.law.about, *self.law.notes],
+            **more,
+        )
+
+    def _usable(self) -> Answer:
+        """The forecast can be used."""
+        law = self.law
+        loss, _, _ = alike(self.loss.value, self.loss.low, self.loss.high)
+        title = f"{self.subject} reach a loss of {loss}"
+        best = ""
+        if self.split is not None:
+            title += f": train {self._run}"
+            best = f" Best size {self.split.parameters.in_words()}."
+        # Of runs without noise, which only examples have, digits would run out.
+        miss = max(abs(next(iter(law.misses.values()))), 1e-4)
+        what = "The budget" if self.is_budget else "That"
+        because = (
+            f"Expect {self.loss.in_words()}.{best} {what} is {_times(self.times)} your largest "
+            f"run; the law misses none of your {plural(len(law.misses), 'size')} by more than "
+            f"{percent(miss)}."
+        )
+        return self._answer(
+            title, because, self._rate(), tone="good", state=USABLE, but=self._but()
+        )
+
+    def _but(self) -> str:
+        """What speaks against a forecast that can be used."""
+        ratio = self.law.ratio
+        if ratio is not None:
+            return (
+                f"all your runs have about {number(ratio)} tokens per parameter, so they cannot "
+                f"show which split of a budget is best. Runs with {number(ratio / 4)} and "
+                f"{number(4 * ratio)} would."
+            )
+        held = self.law.held_out
+        if held is not None and held.contradicts == "below":
+            return (
+                f"your largest run, {self.named(held.size)}, ended lower than the others say: "
+                f"{number(held.measured.value, 3)}, where they forecast "
+                f"{held.predicted.in_words()}."
+            )
+        return ""
+
+    def _contradicted(self) -> Answer:
+        """The largest run ended far above what the others forecast."""
+        held = self.law.held_out
+        assert held is not None
+        miss = held.measured.value / held.predicted.value - 1
+        others = plural(len(self.law.losses) - 1, "other size", "other sizes")
+        because = (
+            f"From the {others} the law forecasts {held.predicted.in_words()} for "
+            f"{self.named(held.size)}; trained, that size reached "
+            f"{number(held.measured.value, 3)}."
+        )
+        again = Next("Run next: tune the rate and batch of this size again", self.named(held.size))
+        return self._answer(
+            f"The law misses your largest run by {percent(miss)}: do not size by it",
+            because,
+            again,
+            tone="bad",
+            state=CONTRADICTED,
+        )
+
+    def _not_split(self) -> Answer:
+        """All runs have one ratio of tokens to parameters, and the best split was asked for."""
+        ratio = self.law.ratio
+        assert ratio is not None
+        kept = self.law.forecast_at(flops=self.cost)
+        because = (
+            f"All your {plural(len(self.law.losses), 'size')} have about {number(ratio)} tokens "
+            f"per parameter. At that ratio, {kept._run}, expect {kept.loss.in_words()}."
+        )
+        return self._answer(
+            f"These runs do not tell how to split {power_of_ten(self.cost)} FLOPs",
+            because,
+            self._other_ratios(ratio),
+        )
+
+    def _other_ratios(self, ratio: float) -> Next:
+        """The runs at other ratios that would show the split, as dear as the middle run."""
+        middle = float(np.median([FLOPS * N * D for N, D in self.law.losses]))
+        lines = []
+        for other in (ratio / 4, 4 * ratio):
+            N = (middle / FLOPS / other) ** 0.5
+            size = {"parameters": N, "tokens": other * N}
+            lines.append(f"{_rounded(size)} ({number(other)} tokens per parameter)")
+        return Next("Run next: two other ratios, as dear as your middle run", "\n".join(lines))
+
+    def _off_the_line(self) -> Answer:
+        """The runs lie on one line, and the size far off it."""
+        helps = self.law.next_run(budget=self.law.largest_cost, target=self.size)
+        because = (
+            f"Your runs lie on one line of parameters and tokens, and {self._run} far off it: "
+            "which of the two helps is not known."
+        )
+        add = Next("Run next: a size off that line", _rounded(helps.size))
+        return self._answer(self._open_title, because, add)
+
+    def _wide(self) -> Answer:
+        """The interval of the forecast is too wide."""
+        width = (self.loss.high - self.loss.low) / self.loss.value
+        because = (
+            f"Expect {self.loss.in_words()}, an interval {percent(width)} wide; {percent(REFUSED)} "
+            "is the limit."
+        )
+        times, run = self._deciding()
+        decides = run.after <= REFUSED
+        narrows = f"{percent(width)} wide → about {percent(run.after)}"
+        if self.law.residual > UNTUNED:
+            because += f" {self._scatter}"
+            because += f"; {self._single(times, width, run)}." if not decides else "."
+            return self._answer(self._open_title, because, self._tune_again())
+        if not decides:
+            because += f" {self._single(times, width, run).capitalize()}."
+        dearer = "no dearer than" if times == 1 else f"{number(times)} times as dear as"
+        label = f"Run next: one training, {dearer} your dearest so far"
+        if not decides:
+            label = "Run next: several trainings; this one helps most"
+        return self._answer(
+            self._open_title, because, Next(label, f"{_rounded(run.size)}: {narrows}")
+        )
+
+    def _deciding(self) -> tuple[float, NextRun]:
+        """The cheapest single run that would narrow the forecast enough, else the dearest tried.
+
+        Returns:
+            How many times as dear as the dearest run it may be, and the run.
+        """
+        law = self.law
+        tried = [times for times in _TIMES if times == 1 or times <= self.times]
+        for times in tried:
+            run = law.next_run(budget=times * law.largest_cost, target=self.size)
+            if run.after <= REFUSED:
+                break
+        return times, run
+
+    def _single(self, times: float, width: float, run: NextRun) -> str:
+        """Say that no single run decides."""
+        dearer = "as dear as your dearest"
+        if times > 1:
+            dearer = f"up to {number(times)} times {dearer}"
+        return (
+            f"no single run {dearer} narrows it below {percent(REFUSED)} "
+            f"({percent(width)} to {percent(run.after)})"
+        )
+
+    def _scattered(self) -> Answer:
+        """The interval is narrow enough, but the runs are not tuned alike."""
+        because = f"Expect {self.loss.in_words()} of runs that are tuned as these. {self._scatter}."
+        return self._answer(self._open_title, because, self._tune_again())
+
+    @property
+    def _scatter(self) -> str:
+        """How far the runs scatter, without a full stop."""
+        return (
+            f"Well tuned runs scatter by less than {percent(UNTUNED)} about a law, yours by "
+            f"{percent(self.law.residual)}"
+        )
+
+    def _tune_again(self) -> Next:
+        """The sizes that miss the law most."""
+        lines = []
+        for size, above in list(self.law.misses.items())[:_MISSES]:
+            lines.append(f"{self.named(size)}: {signed(above)}")
+        label = "Run next: tune rate and batch again at the sizes that miss the law most"
+        return Next(label, "\n".join(lines))
+
+    def _no_loss(self) -> Answer:
+        """The losses seem to be perplexities."""
+        least = min(min(of_seeds) for of_seeds in self.law.losses.values())
+        because = (
+            f"The {self.law.score} is {number(least, 3)} at least, and a loss in nats or bits "
+            "stays below 15."
+        )
+        code = f'rows = [row | {{"loss": math.log(row["{self.law.score}"])}} for row in rows]'
+        return self._answer(
+            "These numbers look like perplexities, not losses",
+            because,
+            Next("Do this first: take the logarithm", code),
+        )
+
+    def _rate(self) -> Next:
+        """How to find the learning rate of the run."""
+        if not self.law.has_rates:
+            code = "nfd.transfer(make_model, batches, widths=[32, 64, 128], depths=[2, 4, 8])"
+            return Next("Next: its learning rate, tuned on small networks", code)
+        size = ", ".join(f"{name}={value:.3g}" for name, value in self.size.items())
+        code = f"nfd.fit_rate_law(rows).at({size})"
+        return Next("Next: the learning rate for this run", code)
+
+    # ---- words
+
+    @property
+    def about(self) -> str:
+        """How many sizes there are, and from where to where."""
+        sizes = np.array([*self.law.losses])
+        count = plural(len(sizes), "size")
+        parts = [f"{count}, the best rate of each" if self.law.has_rates else count]
+        spans = zip(self.law.variables, sizes.min(0).tolist(), sizes.max(0).tolist(), strict=True)
+        for name, low, high in spans:
+            parts.append(f"{exact(low)} to {exact(high)} {name}")
+        return " · ".join(parts)
+
+    @property
+    def _run(self) -> str:
+        """The run with rounded numbers: ``2.1B parameters on 78B tokens``."""
+        return " on ".join(f"{number(value)} {name}" for name, value in self.size.items())
+
+    @property
+    def subject(self) -> str:
+        """What the forecast is of."""
+        if not self.is_budget:
+            return self._run
+        flops = f"{power_of_ten(self.cost)} FLOPs"
+        if self.law.ratio is None:
+            return flops
+        return f"{flops} at {number(self.law.ratio)} tokens per parameter"
+
+    @property
+    def _open_title(self) -> str:
+        return f"These runs do not tell what {self.subject} reach"
+
+    def named(self, size: Sizes) -> str:
+        """Write a size of the table as it stands there: ``28,672 parameters, 524,288 tokens``."""
+        pairs = zip(self.law.variables, size, strict=True)
+        return ", ".join(f"{exact(value)} {name}" for name, value in pairs)
+
+    # ---- the table
+
+    @cached_property
+    def table(self) -> list[Row]:
+        """One dict for each of several budgets."""
+        costs = [times * self.law.largest_cost for times in _TIMES]
+        has_row = np.isclose(costs, self.cost, rtol=0.02).any()
+        if not has_row and (self.is_budget or len(self.law.variables) < 2):
+            costs.append(self.cost)
+        return [self._row(cost) for cost in sorted(costs)]
+
+    def _row(self, cost: float) -> Row:
+        """What a budget buys."""
+        law = self.law
+        size = law.size_for(cost)
+        if len(size) < 2:
+            row: Row = {law.variables[0]: cost, "times": cost / law.largest_cost}
+        else:
+            row = {"flops": cost, "times": cost / law.largest_cost}
+            N, D = size
+            if law.ratio is not None:
+                row |= {"parameters": N, "tokens": D}
+            else:
+                draws = law.best_parameters(cost)
+                row |= columns("parameters", interval_of(N, draws))
+                row |= columns("tokens", interval_of(D, cost / FLOPS / draws))
+        return row | columns("loss", law.forecasts(np.array([size]))[0])
+
+    def _texts(self) -> list[dict[str, str]]:
+        """The table in words, for a terminal."""
+        texts = []
+        for row in self._shortest():
+            value, low, high = alike(row["loss"], row["loss_low"], row["loss_high"])
+            name = f"{budget_name(row)}, {TIMES} largest run"
+            text = {name: f"{budget(row)} {TIMES} {number(row['times'])}"}
+            for name in ("parameters", "tokens"):
+                if name in row and "flops" in row:
+                    text[name] = number(row[name])
+            texts.append(text | {"loss": value, "95 %": f"{low} to {high}"})
+        return texts
+
+    def _shortest(self) -> list[Row]:
+        """The table with as many rows as a terminal has room for: without one near the budget."""
+        rows = list(self.table)
+        if len(rows) > len(_TIMES):
+            others = [row for row in rows if not math.isclose(row["times"], self.times)]
+            rows.remove(min(others, key=lambda row: abs(math.log(row["times"] / self.times))))
+        return rows
+
+    def first_sections(self) -> list[Section]:
+        """The losses with the law and its forecast, and what more compute buys."""
+        from nfd.laws.ladder_page import first_sections
+
+        return first_sections(self)
+
+
+def exact(value: float) -> str:
+    """Write a number of parameters or tokens of a table: ``28,672`` or ``50M``."""
+    return f"{value:,.10g}" if value < 999_500 else in_letters(value)
+
+
+def signed(share: float) -> str:
+    """Write a share with its sign: ``+7.5 %``."""
+    text = percent(share)
+    return text if share < 0 else f"+{text}"
+
+
+def _rounded(size: Mapping[str, float]) -> str:
+    return ", ".join(f"{number(value)} {name}" for name, value in size.items())
+
+
+def _times(times: float) -> str:
+    return "as dear as" if round(times, 2) == 1 else f"{number(times)} times"
+
+
+def columns(name: str, interval: Interval) -> Row:
+    """The columns of a number and the ends of its interval."""
+    return {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
+
+
+def budget_name(row: Row) -> str:
+    """The name of a budget's column: ``FLOPs``, or the variable of a law in one."""
+    return "FLOPs" if "flops" in row else next(iter(row))
+
+
+def budget(row: Row) -> str:
+    """Write the budget of a row."""
+    return power_of_ten(row["flops"]) if "flops" in row else number(row[budget_name(row)])

@@ -1,0 +1,484 @@
+"""The answer of a check: its state, the decision, the evidence, and what to run next."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from nfd.core.answer import NOT_DECIDED, Answer, Next
+from nfd.core.estimates import Interval
+from nfd.core.names import AXES, OPTIMIZER, RULE, Axis
+from nfd.core.tables import Row
+from nfd.core.words import listed, number, plural
+from nfd.meters.changes import NEEDS, Change, by_tensor, in_short
+from nfd.meters.meter import CLEAR_EXPONENT, METERS, Meter
+from nfd.meters.ratios import TIMES
+from nfd.meters.updates import meter_of
+from nfd.meters.verdict import is_fault, matters, seeds_needed
+
+if TYPE_CHECKING:
+    from nfd.meters.check import Check
+
+# Seeds beyond this multiple cost more than one more size, which shortens intervals too.
+_MOST_SEEDS = 4
+# Letters of a tensor's name in a terminal
+_LONGEST_NAME = 24
+
+_BROKEN = {
+    "not-finite": "Training breaks: numbers are not finite",
+    "loss-rose": "The loss rises: the learning rate is too large",
+    "gradient-not-finite": "Training breaks: the gradient is not finite",
+    "gradients-vanish": "Gradients vanish on their way to the first block",
+    "gradients-explode": "Gradients explode on their way to the first block",
+    "gradients-explode-at-zero": "Gradients explode where the stream is zero",
+    "experts-dead": "Some experts get no token",
+    "router-collapsed": "A router chooses one expert for most tokens",
+}
+# What a lower learning rate may mend
+_BY_RATE = ("not-finite", "loss-rose")
+
+
+def answer_of(check: Check) -> Answer:
+    """Return the answer of a check, with advice in Python."""
+    about = about_of(check)
+    if check.model and not check.model.startswith("<"):
+        about = f"{check.model} · {about}"
+    if not check.ok:
+        return _wrong(check, about)
+    if undecided_that_matter(check) or not is_anything_judged(check):
+        return _open(check, about)
+    return _sound(check, about)
+
+
+def about_of(check: Check) -> str:
+    """The rule, sizes and seeds of a check."""
+    rule = "PyTorch's defaults" if check.rule == "standard" else f"plan {check.rule}"
+    parts = [rule]
+    for axis in AXES:
+        sizes = check.sizes[axis]
+        noun = axis if len(sizes) == 1 else f"{axis}s"
+        parts.append(f"{noun} {', '.join(map(str, sizes))}")
+    parts.append(plural(check.seeds, "seed"))
+    return " · ".join(parts)
+
+
+# ---- Something is wrong
+
+
+def _wrong(check: Check, about: str) -> Answer:
+    """The answer where something scales wrongly or breaks."""
+    state = "Will not scale as it is"
+    title = _title_of_changes(check.changes) if check.changes else _title_of_faults(check)
+    because = " ".join(part for part in (_evidence(check), _of_remedy(check)) if part)
+    if check.failures:
+        first = check.failures[0]
+        state = "Training breaks"
+        title = _BROKEN[first.event.kind]
+        because = f"{str(first)[:1].upper()}{str(first)[1:]}."
+    return Answer(
+        "bad",
+        state,
+        title,
+        because,
+        next=_next_of_fault(check),
+        about=about,
+        table=terminal_rows(check),
+        details=details_of(check),
+    )
+
+
+def _title_of_changes(changes: Sequence[Change]) -> str:
+    """Say how many tensors need what."""
+    count = len(by_tensor(changes))
+    needs = list(dict.fromkeys(NEEDS[change.quantity] for change in changes))
+    what = "other settings"
+    if len(needs) <= 2:
+        first, *others = needs
+        what = " or ".join([first, *(need.removeprefix("another ") for need in others)])
+    verb = "needs" if count == 1 else "need"
+    return f"{plural(count, 'tensor')} {verb} {what} as the network grows"
+
+
+def _title_of_faults(check: Check) -> str:
+    """Say how many measured quantities change, and with what."""
+    faults = quantities(filter(is_fault, check.table))
+    axes = {axis for _, axis, _ in faults}
+    when = "as the network grows"
+    if axes == {"depth"}:
+        when = "as the network gets deeper"
+    elif axes == {"width"}:
+        when = "as the network gets wider"
+    count = plural(len(faults), "measured quantity", "measured quantities")
+    return f"{count} {_verb(check)} {when}"
+
+
+def _verb(check: Check) -> str:
+    """What faults do: grow, shrink or, if some do either, change."""
+    count = len(quantities(filter(is_fault, check.table)))
+    verdicts = {row["verdict"] for row in check.table if is_fault(row)}
+    verb = "change"
+    if verdicts == {"GROWS"}:
+        verb = "grow"
+    elif verdicts == {"COLLAPSES"}:
+        verb = "shrink"
+    return f"{verb}s" if count == 1 else verb
+
+
+def _evidence(check: Check) -> str:
+    """Count the quantities that change with size."""
+    every = quantities(check.table)
+    faults = quantities(filter(is_fault, check.table))
+    if not faults:
+        return (
+            f"All {len(every)} measured quantities still look sound at these sizes: only the "
+            "tensors themselves show it."
+        )
+    axes = [axis for axis in AXES if any(axis == of for _, of, _ in faults)]
+    text = f"{len(faults)} of {len(every)} measured quantities {_verb(check)} with "
+    text += " or ".join(axes)
+    undecided = len(undecided_rows(check))
+    if undecided:
+        verb = "is" if undecided == 1 else "are"
+        text += f"; {undecided} {verb} not decided"
+    return f"{text}."
+
+
+def _of_remedy(check: Check) -> str:
+    """Say what the plan that should prevent it does to the same networks."""
+    remedy = check.remedy
+    if remedy is None:
+        return ""
+    if remedy.broken:
+        return f"With the plan {remedy.rule} training breaks as well."
+    faults = quantities(filter(is_fault, check.table))
+    left = quantities(remedy.faults)
+    if not left and not faults:
+        return f"With the plan {remedy.rule} they stay so."
+    if not left:
+        return f"With the plan {remedy.rule} none of them does."
+    verb = "does" if len(left) == 1 else "do"
+    return f"With the plan {remedy.rule} {len(left)} still {verb}."
+
+
+def _next_of_fault(check: Check) -> Next:
+    """What to do about what is wrong, in Python."""
+    kinds = {failure.event.kind for failure in check.failures}
+    if kinds.intersection(_BY_RATE) and check.cure is None:
+        return Next("Run next: a lower learning rate", call_of(check, lr=check.lr / 10))
+    if check.plans_itself:
+        if check.cure is None:
+            return Next("Read every cause", "check.wrong")
+        return Next(
+            f"Train by the rule {check.cure}", f"family = family.under(rule={check.cure!r})"
+        )
+    optimizer = _optimizer(check)
+    if check.cure is not None:
+        rule = "" if check.cure == RULE else f", rule={check.cure!r}"
+        code = [
+            f"plan = nfd.plan(model, make_model=make_model, base={check.base}{rule}{optimizer})",
+            "plan.apply_(model, seed=0)",
+            f"optimizer = plan.make_optimizer(model, lr={check.lr:g})",
+        ]
+        return Next(f"Train by the plan {check.cure}", "\n".join(code))
+    rule = "" if check.rule == RULE else f", rule={check.rule!r}"
+    code = [
+        f"plan = nfd.plan(model, make_model=make_model, base={check.base}{rule}{optimizer})",
+        "print(plan)",
+    ]
+    return Next("Compare your tensors with their plan", "\n".join(code))
+
+
+# ---- Nothing is wrong
+
+
+def _sound(check: Check, about: str) -> Answer:
+    """The answer where everything scales."""
+    title = f"Every measured quantity keeps its scale {span_of(check)}"
+    rows = [row for row in last_rows(check) if math.isfinite(row["slope"])]
+    rows = [row for row in rows if row["verdict"] == "STABLE"] or rows
+    steepest = max(rows, key=lambda row: abs(row["slope"]))
+    because = (
+        f"The steepest is {name_of(steepest)}, which goes as {power_in_words(steepest)}; beyond "
+        f"{number(CLEAR_EXPONENT)} it would be a fault."
+    )
+    widths, depths = (_ends(check.sizes[axis]) for axis in AXES)
+    rules = "" if check.rule == RULE else f", rules=({check.rule!r},)"
+    code = f"nfd.transfer(make_model, batches, {widths}, {depths}{rules}{_optimizer(check)})"
+    return Answer(
+        "good",
+        "Scales",
+        title,
+        because,
+        next=Next("Find the learning rate next", code),
+        about=about,
+        table=terminal_rows(check),
+        details=details_of(check),
+    )
+
+
+def _open(check: Check, about: str) -> Answer:
+    """The answer where nothing is wrong, but what matters is not decided."""
+    rows = undecided_that_matter(check)
+    judged = quantities(check.table)
+    if not rows:
+        return Answer(
+            "open",
+            NOT_DECIDED,
+            "No quantity of this model could be measured",
+            str(check.table[0]["cause"]) if check.table else "",
+            next=Next("Name the residual blocks", call_of(check, blocks="layers.*")),
+            about=about,
+            details=details_of(check),
+        )
+    more = more_networks(check)
+    count = plural(len(quantities(rows)), "quantity", "quantities")
+    title = f"Nothing is wrong so far, but {count} may be: {more.what} would tell"
+    worst = max(rows, key=_doubt)
+    because = f"Not decided yet of {len(judged)} quantities: {name_of(worst)}. "
+    if math.isfinite(worst["slope"]):
+        because = (
+            f"{name_of(worst)} goes as {power_in_words(worst)}, and the limit is "
+            f"{number(CLEAR_EXPONENT)}."
+        )
+    options: dict[str, Any] = {"seeds": more.seeds} if more.seeds else {}
+    code = call_of(check, sizes=more.sizes, **options)
+    return Answer(
+        "open",
+        NOT_DECIDED,
+        title,
+        because.strip(),
+        next=Next(more.label, code),
+        about=about,
+        table=terminal_rows(check),
+        details=details_of(check),
+    )
+
+
+def _doubt(row: Row) -> float:
+    """How far the interval of a row reaches."""
+    reach = max(abs(row["low"]), abs(row["high"]))
+    return reach if math.isfinite(reach) else math.inf
+
+
+@dataclass(frozen=True)
+class MoreNetworks:
+    """The networks that would decide what is open: more seeds, or one more size.
+
+    Attributes:
+        what: in words. label: what to run, with the number of trainings and their time.
+        seeds: of each network; 0 where they stay as they are.
+        sizes: of every axis.
+    """
+
+    what: str
+    label: str
+    seeds: int
+    sizes: Mapping[Axis, Sequence[int]]
+
+
+def more_networks(check: Check) -> MoreNetworks:
+    """Estimate which networks would decide what is open."""
+    rows = undecided_that_matter(check)
+    needed = max(seeds_needed(row, check.seeds) for row in rows)
+    sizes: dict[Axis, Sequence[int]] = {axis: list(check.sizes[axis]) for axis in AXES}
+    seeds = 0
+    if needed <= _MOST_SEEDS * check.seeds:
+        seeds = max(math.ceil(needed), check.seeds + 2)
+        what = f"{seeds} seeds"
+    else:
+        axis: Axis = max(rows, key=_doubt)["axis"]
+        sizes[axis] = [*sizes[axis], 2 * sizes[axis][-1]]
+        what = f"{axis} {sizes[axis][-1]}"
+    count = len(sizes["width"]) * len(sizes["depth"]) * (seeds or check.seeds)
+    label = f"Run next: {what}, {count} short trainings"
+    each = check.seconds / max(1, len(check.runs))
+    if each * count >= 1:
+        label += f", about {_duration(each * count)} of one core"
+    return MoreNetworks(what, label, seeds, sizes)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{number(seconds)} seconds"
+    if seconds < 5400:
+        return f"{number(seconds / 60)} minutes"
+    return f"{number(seconds / 3600)} hours"
+
+
+# ---- What is counted, and names
+
+
+def quantities(rows: Iterable[Row]) -> list[tuple[str, Axis, str]]:
+    """The different quantities of rows: a meter along an axis, of a stack."""
+    return list(dict.fromkeys((row["meter"], row["axis"], row.get("stack", "")) for row in rows))
+
+
+def last_rows(check: Check) -> list[Row]:
+    """The rows of the table after the last step, or of quantities of one step."""
+    return [row for row in check.table if row["step"] == check.steps]
+
+
+def undecided_rows(check: Check) -> list[Row]:
+    """The rows after the last step that are not decided."""
+    return [row for row in last_rows(check) if row["verdict"] == "UNCERTAIN"]
+
+
+def undecided_that_matter(check: Check) -> list[Row]:
+    """The rows after the last step that may hide a fault."""
+    return [row for row in last_rows(check) if matters(row)]
+
+
+def is_anything_judged(check: Check) -> bool:
+    """Whether any quantity beside the loss was measured."""
+    return any(math.isfinite(row["slope"]) and row["meter"] != "loss" for row in check.table)
+
+
+def name_of(row: Row) -> str:
+    """The quantity of a row as charts name it, with its stack."""
+    meter: Meter = METERS[row["meter"]]
+    return meter_of(meter.title, row.get("stack", ""))
+
+
+def power_in_words(row: Row) -> str:
+    """Write the exponent of a row as ``width^0.12 (95 %: 0.02 to 0.22)``."""
+    slope = Interval(row["slope"], math.nan, row["low"], row["high"])
+    return f"{row['axis']}^{slope.in_words(limit=CLEAR_EXPONENT)}"
+
+
+def ratio_of(row: Row, sizes: Sequence[int]) -> str:
+    """Write by which factor a quantity changes over these sizes: four times is ``x 4``."""
+    ratio = math.pow(sizes[-1] / sizes[0], row["slope"])
+    return f"{TIMES} {number(ratio)}"
+
+
+def span_of(check: Check) -> str:
+    """The sizes of a check: ``from width 32 to 128 and depth 2 to 8``."""
+    parts = []
+    for axis in AXES:
+        sizes = check.sizes[axis]
+        if len(sizes) > 1:
+            parts.append(f"{axis} {sizes[0]} to {sizes[-1]}")
+    return f"from {listed(parts)}"
+
+
+def _ends(sizes: Sequence[int]) -> list[int]:
+    return sorted({sizes[0], sizes[-1]})
+
+
+def _optimizer(check: Check) -> str:
+    return "" if check.optimizer == OPTIMIZER else f", optimizer={check.optimizer!r}"
+
+
+def call_of(check: Check, sizes: Mapping[Axis, Sequence[int]] | None = None, **changed: Any) -> str:
+    """Write the call of this check again, with other sizes or settings."""
+    sizes = check.sizes if sizes is None else sizes
+    settings: dict[str, Any] = {"lr": check.lr}
+    if check.rule != RULE:
+        settings["rule"] = check.rule
+    if check.optimizer != OPTIMIZER:
+        settings["optimizer"] = check.optimizer
+    settings["seeds"] = check.seeds
+    options = []
+    for name, value in (settings | changed).items():
+        text = f"{value:g}" if isinstance(value, float) else repr(value)
+        options.append(f"{name}={text}")
+    lists = ", ".join(str(list(sizes[axis])) for axis in AXES)
+    return f"nfd.check(make_model, batches, {lists}, {', '.join(options)})"
+
+
+# ---- The table in a terminal, and all sentences
+
+
+def terminal_rows(check: Check) -> list[dict[str, str]]:
+    """What to change, a row for each kind of tensors, in few letters."""
+    tensors = by_tensor(check.changes)
+    if not tensors:
+        return _rows_of_faults(check)
+    largest = ", ".join(f"{axis} {check.sizes[axis][-1]} ({axis[0]})" for axis in AXES)
+    columns = {column_of(change) for change in check.changes}
+    in_order = [name for name in ("learning rate", "initial std", "also") if name in columns]
+    names = short_names(list(tensors))
+    widest = dict[str, int]()
+    for change in check.changes:
+        column = column_of(change)
+        widest[column] = max(widest.get(column, 0), len(change.values))
+    rows = []
+    for tensor, changes in tensors.items():
+        row = {f"at {largest}": names[tensor]}
+        for column in in_order:
+            of_column = [change for change in changes if column_of(change) == column]
+            nothing = "" if column == "also" else "fine"
+            row[column] = "; ".join(_cell(one, widest[column]) for one in of_column) or nothing
+        rows.append(row)
+    return rows
+
+
+def _cell(change: Change, width: int) -> str:
+    """What a quantity is, what it should be, and by what to divide it."""
+    if column_of(change) == "also":
+        words = [change.quantity, change.values, in_short(change)]
+        return "  ".join(word for word in words if word)
+    return f"{change.values:{width}}  {in_short(change)}".rstrip()
+
+
+def _rows_of_faults(check: Check) -> list[dict[str, str]]:
+    """The measured quantities that are wrong, where no tensor is named."""
+    rows = []
+    for row in filter(is_fault, check.table):
+        sizes = check.sizes[row["axis"]]
+        span = f"{row['axis']} {sizes[0]} to {sizes[-1]}"
+        cells = {"quantity": name_of(row), "change": ratio_of(row, sizes), "from": span}
+        if len(check.at) > 1:
+            cells["after step"] = str(row["step"])
+        rows.append(cells | {"as (95 %)": power_in_words(row)})
+    return rows
+
+
+def column_of(change: Change) -> str:
+    """The column of the table that has a change."""
+    if change.quantity == "initial value":
+        return "initial std"
+    if change.quantity in ("learning rate", "initial std"):
+        return change.quantity
+    return "also"
+
+
+def short_names(tensors: Sequence[str]) -> dict[str, str]:
+    """Cut long names at the front where what is left still says which tensor it is."""
+    names = {}
+    for tensor in tensors:
+        names[tensor] = _tail(tensor)
+    counts = list(names.values())
+    return {name: short if counts.count(short) == 1 else name for name, short in names.items()}
+
+
+def _tail(name: str) -> str:
+    """The last parts of a name that are short enough, and at least the last two."""
+    parts = name.split(".")
+    while len(".".join(parts)) > _LONGEST_NAME - 1 and len(parts) > 2:
+        parts = parts[1:]
+    tail = ".".join(parts)
+    return tail if tail == name else f"…{tail}"
+
+
+def details_of(check: Check) -> list[str]:
+    """All that was found, in sentences: what is wrong, notes, and every quantity."""
+    return [*check.sentences, *quantity_sentences(check)]
+
+
+def quantity_sentences(check: Check) -> list[str]:
+    """A line for every quantity: what it changes by, and the verdict."""
+    lines = []
+    for row in sorted(check.table, key=lambda row: not is_fault(row)):
+        if row["step"] != check.steps and not is_fault(row):
+            continue
+        step = f" after step {row['step']}" if len(check.at) > 1 else ""
+        name = f"{name_of(row)} with {row['axis']}{step}"
+        if not math.isfinite(row["slope"]):
+            lines.append(f"{name}: {row['verdict']}. {row['cause']}")
+            continue
+        ratio = ratio_of(row, check.sizes[row["axis"]])
+        lines.append(f"{name}: {ratio}, {power_in_words(row)}, {row['verdict']}")
+    return lines

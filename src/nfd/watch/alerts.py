@@ -1,0 +1,360 @@
+"""Alerts of a training run in words: what each cause is called, and alerts of one cause together.
+
+``WORDS`` is the only place that words a cause; what shows it stands in ``nfd.watch.causes`` and
+``nfd.watch.signs``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from nfd.core.words import alike, number, plural
+from nfd.meters.meter import in_words
+from nfd.scaling.kept_rates import REMEDY
+from nfd.watch.bands import Band
+
+# Names of layers in a sentence
+_NAMED = 5
+
+
+class Cause(StrEnum):
+    """Why a training run deviates."""
+
+    BROKEN = "broken"
+    OPTIMIZER = "optimizer"
+    DECAY = "decay"
+    ALL_RATES = "all-rates"
+    FROZEN = "frozen"
+    START = "start"
+    RATE = "rate"
+    CHANGE = "change"
+    MULTIPLIER = "multiplier"
+    EXPLODING = "exploding"
+    DEAD = "dead"
+    ROUNDING = "rounding"
+    SPIKE = "spike"
+    LOSS = "loss"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """A tensor whose initial standard deviation or learning rate is not the plan's.
+
+    ``planned`` is 0 for the learning rate of a tensor that another kind of optimizer steps: the
+    plan has no learning rate for it.
+    """
+
+    tensor: str
+    value: float
+    planned: float
+
+
+@dataclass(frozen=True)
+class Alert:
+    """A training that is not what it should be. Print it for the sentence with its remedy.
+
+    Attributes:
+        step: the step of this alert.
+        since: the first look at which the meter was outside of its band.
+        meter, layer: names of the meter, ``"std"`` of initial weights or ``"rate"``, and of the
+            layer; layer is None for the whole network.
+        value, band: the value and the band at ``step``; None where it was compared with the plan.
+        cause: the likely cause.
+        reason, remedy: the cause in words, and what to do.
+        tensors: all that deviate from the plan; the first has ``layer`` and ``value``.
+    """
+
+    step: int
+    since: int
+    meter: str
+    layer: str | None
+    value: float
+    band: Band | None
+    cause: Cause
+    reason: str
+    remedy: str
+    tensors: tuple[Deviation, ...] = ()
+
+    def __str__(self) -> str:
+        return str(Fault((self,)))
+
+    @property
+    def side(self) -> str:
+        """``large`` above the band, ``small`` below it; empty where there is none."""
+        if self.band is None or not math.isfinite(self.value):
+            return ""
+        return "large" if self.value > self.band.value else "small"
+
+
+# ---- The words of a cause
+
+
+@dataclass(frozen=True)
+class Words:
+    """How a cause is worded.
+
+    Attributes:
+        reason: of one alert, which does not say the layer.
+        remedy: what to do, in sentences.
+        one, several: as a title, for one layer and for several; ``{count}`` is their number,
+            ``{large}`` and ``{much}`` say on which side of their bands they are. Empty where a
+            cause is of the whole network.
+        of_all: as a title, for the whole network, if the reason does not say it; ``{meter}`` is
+            the meter.
+        short, shorts: the same in a list of causes, if that is shorter.
+        seen: what the watch saw, since step ``{since}``.
+    """
+
+    reason: str
+    remedy: str
+    one: str = ""
+    several: str = ""
+    of_all: str = ""
+    short: str = ""
+    shorts: str = ""
+    seen: str = ""
+
+
+WORDS: dict[Cause, Words] = {
+    Cause.BROKEN: Words(
+        "the network is no longer finite",
+        "Lower the learning rate, or go back to a checkpoint before this step.",
+        seen="A number is infinite, or not a number, since step {since}.",
+    ),
+    Cause.OPTIMIZER: Words(
+        "the optimizer was not made from the plan",
+        "Use plan.make_optimizer(model, lr=...), or an optimizer of plan.param_groups(model, "
+        "lr=...).",
+        seen="Compared with the plan at step {step}.",
+    ),
+    Cause.DECAY: Words(
+        "weight decay shrinks the weights faster than training renews them",
+        "Lower weight_decay: learning rate times decay times steps should stay below 1 where the "
+        "small networks had it so.",
+        seen="Most weights are smaller than in the small networks since step {since}.",
+    ),
+    Cause.ALL_RATES: Words(
+        "all learning rates differ from those of the small networks",
+        "Pass plan.make_optimizer the lr of the base, and compare warm-up, schedule, loss and data "
+        "with the check's.",
+        seen="Most layers change too {much} since step {since}.",
+    ),
+    Cause.FROZEN: Words(
+        "the layer does not train",
+        "Put these parameters into the optimizer, with a learning rate above 0 and "
+        "requires_grad=True.",
+        one="{count} layer does not train",
+        several="{count} layers do not train",
+        seen="Weights have hardly changed since step {since}.",
+    ),
+    Cause.START: Words(
+        "the initial weights of the layer are not the plan's",
+        "Call plan.apply_(model) after everything that initialises the model, and before training. "
+        "If the model is meant to start from other weights, as from a checkpoint, pass "
+        "own_start=True to nfd.Watch.",
+        seen="Compared with the plan before the first step.",
+    ),
+    Cause.RATE: Words(
+        "the learning rate of the layer is not the plan's",
+        f"Give it the group that plan.param_groups makes. {REMEDY}",
+        one="{count} layer changes too {much}, as at a wrong learning rate",
+        several="{count} layers change too {much}, as at wrong learning rates",
+        short="{count} layer changes too {much}",
+        shorts="{count} layers change too {much}",
+        seen="Weights change too {much} since step {since}, which shows another learning rate than "
+        "the plan's.",
+    ),
+    Cause.CHANGE: Words(
+        "the layer changes otherwise than in the small networks, though its learning rate is the "
+        "plan's",
+        "Compare its gradients, its inputs and its multipliers with theirs, and the batches and "
+        "the loss. If the rule lets updates grow with size, lower the learning rate.",
+        one="{count} layer changes too {much}",
+        several="{count} layers change too {much}",
+        of_all="most layers change too {much}, at the same learning rate",
+        seen="Weights change too {much} since step {since}, though the learning rates are the "
+        "plan's.",
+    ),
+    Cause.MULTIPLIER: Words(
+        "the output of the block has the wrong scale",
+        "Compare the forward pass, the multipliers and the norm's gain of this block with the "
+        "other blocks.",
+        one="{count} block has an output of the wrong scale",
+        several="{count} blocks have outputs of the wrong scale",
+        short="{count} block's output is too {large}",
+        shorts="the outputs of {count} blocks are too {large}",
+        seen="The output is too {large} since step {since}, while the weights change as expected.",
+    ),
+    Cause.EXPLODING: Words(
+        "the network explodes",
+        "Lower the learning rate, warm it up, or clip gradients; go back to a checkpoint before "
+        "this step.",
+        seen="The activations are 100 times what they were before training, and still grow at step "
+        "{since}.",
+    ),
+    Cause.DEAD: Words(
+        "hardly a feature of its input still varies over the sample",
+        "Units before it are dead or saturated. Lower the learning rate, and look at the biases "
+        "and the norm there; initialise the layer before it again.",
+        one="{count} layer gets inputs that hardly vary",
+        several="{count} layers get inputs that hardly vary",
+        seen="Less than 5 % of the input features that varied over the sample still vary.",
+    ),
+    Cause.ROUNDING: Words(
+        "steps of the optimizer are lost in weights of 16 bits",
+        "Keep the weights in 32 bits and compute in 16 (torch.autocast), or take an optimizer that "
+        "keeps what rounding takes.",
+        seen="At two looks most entries with a gradient kept their value in a step.",
+    ),
+    Cause.SPIKE: Words(
+        "the loss has jumped, and stays high",
+        "Look at the batches of these steps and at the learning rate; go back to a checkpoint "
+        "before them, or skip them.",
+        seen="Three losses in a row lie far above those before, since step {since}.",
+    ),
+    Cause.LOSS: Words(
+        "the loss left the band of its forecast",
+        "Compare learning rate, schedule, data and gradients with those before. Forecast again if "
+        "you changed one on purpose.",
+        seen="Its mean since step {since} lies outside of the forecast.",
+    ),
+    Cause.UNKNOWN: Words(
+        "no cause is known for this pattern",
+        "Compare model, data, batch and schedule with those of the check.",
+        one="{count} layer stays outside of its band",
+        several="{count} layers stay outside of their bands",
+        of_all="the {meter} of the network stays outside of its band",
+        seen="Outside since step {since}; no cause is known for this pattern.",
+    ),
+}
+# Words for the sides of a band
+_MUCH = {"large": "much", "small": "little"}
+
+
+# ---- Alerts of one cause together
+
+
+@dataclass(frozen=True)
+class Fault:
+    """The alerts of one cause, the first of them raised first."""
+
+    alerts: tuple[Alert, ...]
+
+    @property
+    def cause(self) -> Cause:
+        """The cause that they share."""
+        return self.alerts[0].cause
+
+    @property
+    def layers(self) -> list[str]:
+        """The layers that have it; none where it is of the whole network."""
+        if self.alerts[0].tensors:
+            return []
+        return list(dict.fromkeys(one.layer for one in self.alerts if one.layer is not None))
+
+    @property
+    def step(self) -> int:
+        """The step of the first alert."""
+        return min(one.step for one in self.alerts)
+
+    @property
+    def since(self) -> int:
+        """The first step at which it showed."""
+        return min(one.since for one in self.alerts)
+
+    @property
+    def title(self) -> str:
+        """What is wrong, with the layers counted: ``4 layers do not train``."""
+        words = WORDS[self.cause]
+        return self._worded(words.one, words.several)
+
+    @property
+    def short(self) -> str:
+        """The title, as short as it can be."""
+        words = WORDS[self.cause]
+        return self._worded(words.short or words.one, words.shorts or words.several)
+
+    @property
+    def seen(self) -> str:
+        """What the watch saw, in a sentence."""
+        return self._filled(WORDS[self.cause].seen)
+
+    @property
+    def remedy(self) -> str:
+        """What to do, in sentences."""
+        return self.alerts[0].remedy
+
+    def _worded(self, one: str, several: str) -> str:
+        first = self.alerts[0]
+        if first.tensors:
+            # What follows the colon counts the tensors.
+            return first.reason.partition(": ")[0]
+        if not self.layers or not one:
+            return self._filled(WORDS[self.cause].of_all) or first.reason
+        return self._filled(one if len(self.layers) == 1 else several)
+
+    def _filled(self, text: str) -> str:
+        sides = [side for side in dict.fromkeys(one.side for one in self.alerts) if side]
+        large = " or too ".join(sides)
+        much = " or too ".join(_MUCH[side] for side in sides)
+        return text.format(
+            count=len(self.layers),
+            large=large,
+            much=much,
+            meter=in_words(self.alerts[0].meter),
+            since=self.since,
+            step=self.step,
+        )
+
+    def __str__(self) -> str:
+        """Write one line: what is wrong, where, which number shows it, and what to do."""
+        first = self.alerts[0]
+        if first.tensors:
+            return f"step {self.step}: {first.reason}. {self.remedy}".rstrip()
+        place = ""
+        if self.layers:
+            place = f" ({_named(self.layers)})"
+        of = ""
+        if len(self.layers) > 1:
+            of = f"{first.layer}: "
+        since = ""
+        if self.since < self.step:
+            since = f" since step {self.since}"
+        numbers = f"{of}{in_words(first.meter)} is {measured(first.value, first.band)}{since}"
+        return f"step {self.step}: {self.title}{place}; {numbers}. {self.remedy}".rstrip()
+
+
+def faults_of(alerts: Iterable[Alert]) -> list[Fault]:
+    """Group alerts by what is wrong, what was raised first at the top."""
+    groups: dict[tuple[Cause, bool, str], list[Alert]] = {}
+    for alert in alerts:
+        is_of_all = alert.layer is None or bool(alert.tensors)
+        # Causes of the whole network are one fault for each reason.
+        reason = alert.reason if is_of_all else ""
+        groups.setdefault((alert.cause, is_of_all, reason), []).append(alert)
+    return [Fault(tuple(group)) for group in groups.values()]
+
+
+def measured(value: float, band: Band | None) -> str:
+    """Write a value and what was expected: ``0, expected 0.18 (95 %: 0.13 to 0.26)``."""
+    shown = number(value, 3)
+    if band is None:
+        return shown
+    return f"{shown}, expected {expected(band)}"
+
+
+def expected(band: Band, *, level: str = "95 %: ") -> str:
+    """Write a band: ``0.18 (95 %: 0.13 to 0.26)``; without a level where the column says it."""
+    middle, low, high = alike(band.value, band.low, band.high)
+    return f"{middle} ({level}{low} to {high})"
+
+
+def _named(layers: Sequence[str]) -> str:
+    others = len(layers) - _NAMED
+    if others <= 0:
+        return ", ".join(layers)
+    return f"{', '.join(layers[:_NAMED])} and {plural(others, 'more', 'more')}"

@@ -1,0 +1,333 @@
+"""Whether a training run is on course: the answer that its page, terminal and notebook begin with.
+
+``✗`` where there are alerts, grouped by cause; ``✓`` where the latest look was compared with small
+networks and raised none; ``?`` otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nfd.core.answer import Answer, Next
+from nfd.core.words import alike, number, plural
+from nfd.meters.meter import in_words
+from nfd.meters.reading import WatchRow, at_steps, steps_of
+from nfd.scaling.model import numberless
+from nfd.watch.alerts import Cause, Deviation, Fault, expected, faults_of
+from nfd.watch.bands import ALERTS
+from nfd.watch.remedies import next_of
+from nfd.watch.watch import outside, remarks_of
+
+if TYPE_CHECKING:
+    from nfd.watch.watch import Watch
+
+# Causes that the title names
+_NAMED = 2
+# Rows of the table in a terminal, and with a sentence that begins with "But"
+_ROWS = 6
+_FEWER_ROWS = 3
+# The column of bands
+EXPECTED = "expected (95 %)"
+# Causes that the loss itself shows
+_OF_LOSS = {Cause.SPIKE, Cause.LOSS}
+_UNCOMPARED = (
+    "Numbers that are not finite, exploding, dead and frozen layers, rounding, and losses are "
+    "judged: none is wrong."
+)
+
+
+def answer_of(watch: Watch) -> Answer:
+    """Say whether a training run is on course."""
+    faults = faults_of(watch.alerts)
+    remarks = remarks_of(watch)
+    but = " ".join(remarks)
+    but = but[:1].lower() + but[1:]
+    left_out = [f"{meter} is left out: {reason}" for meter, reason in watch.left_out.items()]
+    details = [*left_out, *map(str, watch.alerts)]
+    about = _about(watch)
+    if faults:
+        count = plural(len(faults), "fault")
+        since = min(fault.since for fault in faults)
+        return Answer(
+            "bad",
+            f"{count} since step {since:,}",
+            title_of(faults),
+            _found(watch, faults),
+            but,
+            next_of(watch, faults),
+            about,
+            table_of_faults(watch, faults)[: _FEWER_ROWS if but else _ROWS],
+            details,
+        )
+    table = _table_of_network(watch)[: _FEWER_ROWS if but else _ROWS]
+    steps = steps_of(watch.rows)
+    if not steps and watch.failed is None:
+        return Answer(
+            "open",
+            "Not judged yet",
+            f"The first look follows step {watch.every:,}",
+            next=Next("In the loop", "watch.step(loss)  # after every optimizer.step()"),
+            about=about,
+            details=details,
+        )
+    if watch.expected is None:
+        title = "Nothing is broken, but how layers should train is not known"
+        part = "Judged in part"
+        return Answer("open", part, title, _UNCOMPARED, but, _compare(watch), about, table, details)
+    if watch.unjudged_since is not None:
+        return _not_judged(watch, about, table, details)
+    return Answer(
+        "good",
+        "No alert",
+        "Every layer trains as in the small networks",
+        _all_within(watch, steps[-1]),
+        but,
+        _train_on(watch),
+        about,
+        table,
+        details,
+    )
+
+
+def title_of(faults: Sequence[Fault]) -> str:
+    """Name the first causes with their layers counted, and count the others."""
+    named = [fault.short for fault in faults[:_NAMED]]
+    # A number within a sentence is a word where it is one.
+    parts = [named[0], *(_in_sentence(text) for text in named[1:])]
+    others = len(faults) - len(named)
+    if others:
+        parts.append(plural(others, "more cause"))
+    title = parts[0]
+    if len(parts) > 1:
+        title = f"{', '.join(parts[:-1])}, and {parts[-1]}"
+    return title[:1].upper() + title[1:]
+
+
+def _in_sentence(text: str) -> str:
+    return f"one {text[2:]}" if text.startswith("1 ") else text
+
+
+# ---- The loss, which may show a fault as well
+
+
+@dataclass(frozen=True)
+class LossSeen:
+    """The loss at the latest step at which the small networks have one, too."""
+
+    step: int
+    value: float
+    low: float
+    high: float
+
+    @property
+    def is_high(self) -> bool:
+        """Whether it is above those of all small networks."""
+        return not self.value <= self.high
+
+    def __str__(self) -> str:
+        value, low, high = alike(self.value, self.low, self.high)
+        return f"{value} at step {self.step:,}, the small networks {low} to {high}"
+
+
+def loss_seen(watch: Watch) -> LossSeen | None:
+    """Compare the loss with the small networks'; None where one of them is not known."""
+    ladder = None if watch.expected is None else watch.expected.ladder
+    if ladder is None:
+        return None
+    shared = [step for step in ladder.losses if step in watch.losses]
+    if not shared:
+        return None
+    step = max(shared)
+    low, high = ladder.losses[step]
+    return LossSeen(step, watch.losses[step], low, high)
+
+
+def loss_says(watch: Watch) -> str:
+    """Whether the loss would have told what the alerts say, in a sentence."""
+    seen = loss_seen(watch)
+    faults = faults_of(watch.alerts)
+    if any(fault.cause in _OF_LOSS for fault in faults):
+        return "The loss shows a fault itself."
+    if seen is None:
+        return "There are no losses of small networks to compare it with."
+    if not faults:
+        side = "above" if seen.is_high else "not above"
+        return f"The loss is {side} the small networks': {seen}."
+    if seen.is_high:
+        return f"The loss shows it, too: {seen}."
+    return f"The loss would not have told: {seen}."
+
+
+# ---- Sentences
+
+
+def _about(watch: Watch) -> str:
+    plan = f"plan {watch.plan.rule}" if watch.is_planned else "no plan"
+    if not math.isnan(watch.rate):
+        plan += f", learning rate {number(watch.rate, 3)}"
+    return f"step {watch.steps:,} · {plan} · looked every {plural(watch.every, 'step')}"
+
+
+def _found(watch: Watch, faults: Sequence[Fault]) -> str:
+    """When a fault was found, and what is not the reason for it."""
+    step = min(fault.step for fault in faults)
+    first = f"Found at step {step:,} of {watch.steps:,}."
+    if step == 0:
+        first = "Found before the first step."
+    parts = _rates(watch, faults)
+    seen = loss_seen(watch)
+    if seen is not None:
+        parts.append("the loss is too high" if seen.is_high else "the loss looks normal")
+    if not parts:
+        return first
+    second = "; ".join(parts)
+    return f"{first} {second[0].upper()}{second[1:]}."
+
+
+def _rates(watch: Watch, faults: Sequence[Fault]) -> list[str]:
+    """What is known of the learning rates, and of other numbers that the plan says."""
+    tensors = list[Deviation]()
+    for fault in faults:
+        tensors += fault.alerts[0].tensors
+    ratios = [one.value / one.planned for one in tensors if one.planned > 0 and one.value > 0]
+    if ratios:
+        largest = max(max(ratio, 1 / ratio) for ratio in ratios)
+        differ = "differs" if len(tensors) == 1 else "differ"
+        counted = plural(len(tensors), "tensor")
+        return [f"{counted} {differ} from the plan, by up to {number(largest, 2)} times"]
+    ladder = None if watch.expected is None else watch.expected.ladder
+    is_of_all = any(fault.cause is Cause.ALL_RATES for fault in faults)
+    if is_of_all and ladder is not None and ladder.lr is not None and watch.rate > 0:
+        small = number(ladder.lr, 3)
+        return [f"the learning rate is {number(watch.rate, 3)}, the small networks' was {small}"]
+    if watch.has_plans_rates and not is_of_all:
+        return ["the learning rates are those of the plan"]
+    return []
+
+
+def _all_within(watch: Watch, step: int) -> str:
+    rows = [row for row in at_steps(watch.rows, [step]) if watch.band(row) is not None]
+    layers = {row.layer for row in rows if row.layer is not None}
+    beyond = sum(outside(watch, row) for row in rows)
+    lie = "quantity lies in its band" if len(rows) == 1 else "quantities lie in their 95 % bands"
+    of = f"{len(rows) - beyond} of {len(rows)}" if beyond else f"{len(rows)}"
+    text = f"{of} {lie} at step {step:,}, in {plural(len(layers), 'layer')}"
+    seen = loss_seen(watch)
+    if seen is not None:
+        text += f"; the loss is {'above' if seen.is_high else 'not above'} the small networks'"
+    return f"{text}."
+
+
+def _train_on(watch: Watch) -> Next | None:
+    if watch.on_alert != "warn":
+        return None
+    plan = "plan" if watch.is_planned else "None"
+    code = f'nfd.Watch(model, {plan}, sample, expected=small, on_alert="stop")'
+    return Next("Train on. To end a training at its first alert", code)
+
+
+def _compare(watch: Watch) -> Next:
+    plan = "plan" if watch.is_planned else "None"
+    rate = "..." if math.isnan(watch.rate) else f"{watch.rate:.3g}"
+    rule = "" if watch.is_planned else 'rule="standard", '
+    code = (
+        f"small = nfd.check(make_model, batches, widths, depths, lr={rate},\n"
+        f"                  {rule}at=(1, 3, 10))  # up to the last step to watch\n"
+        f"watch = nfd.Watch(model, {plan}, sample, expected=small)"
+    )
+    return Next("Compare with small networks", code)
+
+
+def _not_judged(
+    watch: Watch, about: str, table: Sequence[dict[str, str]], details: Sequence[str]
+) -> Answer:
+    """The answer where the latest look was not compared with the small networks."""
+    since = watch.unjudged_since
+    state = f"Not judged since step {since:,}" if since else "Not judged yet"
+    because = " ".join(remarks_of(watch))
+    assert watch.expected is not None
+    if watch.steps > watch.expected.last_step:
+        title = f"The small networks were looked at up to step {watch.expected.last_step:,}"
+        at = f"at=(1, 3, 10, {watch.steps})"
+        step = Next("Check for more steps", f"small = nfd.check(..., {at})")
+    elif watch.failed is not None:
+        title = "The latest look failed"
+        step = Next("Read the error", "print(watch.failed)")
+    else:
+        title = "No look was compared with the small networks yet"
+        step = Next("In the loop", "watch.step(loss)  # after every optimizer.step()")
+    return Answer("open", state, title, because, "", step, about, table, details)
+
+
+# ---- Tables for a terminal
+
+
+def table_of_faults(watch: Watch, faults: Sequence[Fault]) -> list[dict[str, str]]:
+    """One row for every layer or kind of tensors with an alert, as it is now."""
+    latest: dict[tuple[str, str | None], WatchRow] = {}
+    for row in watch.rows:
+        latest[row.meter, row.layer] = row
+    table = []
+    for fault in faults:
+        for alert in fault.alerts:
+            if alert.tensors:
+                table += deviations_of(alert.tensors, alert.meter)
+                continue
+            now = latest.get((alert.meter, alert.layer))
+            band = alert.band
+            value = alert.value
+            if now is not None:
+                value = now.value
+                band = watch.band(now) or band
+            cells = {
+                "of": alert.layer or "the network",
+                "quantity": in_words(alert.meter),
+                "now": number(value, 3),
+                EXPECTED: expected(band, level="") if band else "",
+            }
+            table.append(cells)
+    return table
+
+
+def deviations_of(tensors: Sequence[Deviation], meter: str) -> list[dict[str, str]]:
+    """Tensors that deviate from the plan, one row for each kind of tensors."""
+    kinds: dict[tuple[str, str, str], list[Deviation]] = {}
+    for deviation in tensors:
+        key = (numberless(deviation.tensor), f"{deviation.value:.2g}", f"{deviation.planned:.2g}")
+        kinds.setdefault(key, []).append(deviation)
+    table = []
+    for (name, _, _), alike_ones in kinds.items():
+        first = alike_ones[0]
+        cells = {
+            "of": first.tensor if len(alike_ones) == 1 else f"{name} ({len(alike_ones)})",
+            "quantity": {"rate": "learning rate", "std": "initial std"}.get(meter, meter),
+            "now": number(first.value, 3),
+            # Of an optimizer of another kind the plan has no learning rate.
+            "should be": number(first.planned, 3) if first.planned else "",
+        }
+        table.append(cells)
+    return table
+
+
+def _table_of_network(watch: Watch) -> list[dict[str, str]]:
+    """The quantities of the whole network at the first look and at the latest one."""
+    steps = steps_of(watch.rows)
+    if not steps:
+        return []
+    first = {row.meter: row for row in at_steps(watch.rows, steps[:1]) if row.layer is None}
+    table = []
+    for row in at_steps(watch.rows, steps[-1:]):
+        if row.layer is not None or row.meter == ALERTS:
+            continue
+        cells = {"quantity": in_words(row.meter)}
+        if len(steps) > 1 and row.meter in first:
+            cells[f"step {steps[0]:,}"] = number(first[row.meter].value, 3)
+        cells[f"step {steps[-1]:,}"] = number(row.value, 3)
+        band = watch.band(row)
+        if band is not None:
+            cells[EXPECTED] = expected(band, level="")
+        table.append(cells)
+    return table
