@@ -71,10 +71,59 @@ class Table:
         outcomes = self.outcomes[rate]
         return outcomes[seed % len(outcomes)]
 
+    @property
+    def count(self) -> int:
+        """The number of seeds."""
+        return max(map(len, self.outcomes.values()))
+
     def mean(self, rate: float, guess: float) -> float:
         """The mean score of the population."""
-        count = max(map(len, self.outcomes.values()))
-        return fmean(min(self.at(rate, seed).loss, guess) for seed in range(count))
+        return fmean(min(self.at(rate, seed).loss, guess) for seed in range(self.count))
+
+
+@dataclass(frozen=True)
+class MadeUp:
+    """The losses of one size of a made-up world: a bowl, a wall, and noise.
+
+    Attributes:
+        best: log2 of the bowl's vertex. curvature: of the logarithm of the loss, per octave
+            squared; asymmetry: that to the right, over it.
+        lowest: the loss at the vertex. noise: of the logarithm, of a seed and of a training;
+            growth: by how many times itself the latter grows in an octave right of the vertex.
+        edge, scatter: middle and deviation over seeds of the edge of stability.
+    """
+
+    best: float
+    curvature: float
+    asymmetry: float
+    lowest: float
+    noise: tuple[float, float]
+    growth: float
+    edge: float
+    scatter: float
+    key: int
+    count: int = 200
+
+    @property
+    def rates(self) -> list[float]:
+        return [self.best - 8, self.best + 8]
+
+    def at(self, rate: float, seed: int) -> Outcome:
+        """The training of a seed."""
+        of_seed = np.random.default_rng([self.key, seed])
+        edge = self.edge + self.scatter * of_seed.normal()
+        level = self.noise[0] * of_seed.normal()
+        if rate > edge:
+            return Outcome(math.inf, True)
+        of_run = np.random.default_rng([self.key, seed, round(1000 * (rate + 100))])
+        apart = rate - self.best
+        noise = self.noise[1] * (1 + self.growth * max(apart, 0.0)) * of_run.normal()
+        rise = self.curvature * apart**2 * (self.asymmetry if apart > 0 else 1.0)
+        return Outcome(self.lowest * math.exp(level + noise + rise), False)
+
+    def mean(self, rate: float, guess: float) -> float:
+        """The mean score of the population."""
+        return fmean(min(self.at(rate, seed).loss, guess) for seed in range(self.count))
 
 
 @dataclass(frozen=True)
@@ -85,8 +134,8 @@ class World:
     """
 
     name: str
-    small: Table
-    large: Table
+    small: Table | MadeUp
+    large: Table | MadeUp
     guess: float
     usual: float
     small_cost: float
@@ -102,6 +151,29 @@ class World:
         mean = self.large.mean(rate, self.guess)
         best = min(mean, self.best)
         return (mean - best) / (self.guess - best)
+
+
+def made_up(key: int) -> World:
+    """Draw a world: half of them drift, a third have a wall near the best rate."""
+    random = np.random.default_rng([7, key])
+    guess = math.log(10)
+    drift = float(random.choice([0.0, -random.uniform(0, 3)]))
+    start = random.uniform(-2.5, 2.5)
+    curvature = math.exp(random.normal(-3.0, 0.7))
+    asymmetry = math.exp(random.normal(0.7, 0.6))
+    noise = (math.exp(random.normal(-4.0, 0.7)), math.exp(random.normal(-4.0, 0.7)))
+    growth = float(random.choice([0.0, random.uniform(0, 3)]))
+    wall = float(random.choice([random.uniform(0.3, 1.5), random.uniform(1.5, 5), 9.0]))
+    scatter = random.uniform(0.1, 0.6)
+    sizes = []
+    for place, moved in enumerate((0.0, drift)):
+        lowest = 0.5 * guess * math.exp(-0.3 * place)
+        best = -10 + start + moved
+        of_size = 2 * key + place
+        sizes.append(
+            MadeUp(best, curvature, asymmetry, lowest, noise, growth, best + wall, scatter, of_size)
+        )
+    return World(f"made up {key}", *sizes, guess, -10.0, 1 / 16)
 
 
 @cache
@@ -151,10 +223,9 @@ class Result:
     trainings: int
 
 
-def _drawn(table: Table, random: np.random.Generator) -> Callable[[float, int], Outcome]:
-    count = max(map(len, table.outcomes.values()))
-    order = random.permutation(count)
-    return lambda rate, seed: table.at(rate, int(order[seed % count]))
+def _drawn(table: Table | MadeUp, random: np.random.Generator) -> Callable[[float, int], Outcome]:
+    order = random.permutation(table.count)
+    return lambda rate, seed: table.at(rate, int(order[seed % table.count]))
 
 
 def sequential(world: World, seed: int) -> Result:
@@ -259,9 +330,10 @@ def main() -> None:
     """Print the error rates of both designs, by world and in all."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--replays", type=int, default=30)
+    parser.add_argument("--made-up", type=int, default=0, help="so many worlds, not the bank")
     asked = parser.parse_args()
     rows = defaultdict[str, list[dict[str, Any]]](list)
-    for world in bank():
+    for world in [made_up(key) for key in range(asked.made_up)] or bank():
         for name, design in DESIGNS.items():
             own = [judged(world, design(world, seed)) for seed in range(asked.replays)]
             rows[name] += own
