@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import pairwise, product
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -24,8 +24,16 @@ from nfd.core.checks import (
 from nfd.core.errors import InputError, InputTypeError
 from nfd.core.modes import undisturbed
 from nfd.core.names import MOST, WIDEST, RuleName
+from nfd.core.notices import tell
+from nfd.experiments.transfer_search import (
+    FIRST_TRAININGS,
+    Outcomes,
+    Together,
+    looks_of,
+    searched,
+)
 from nfd.families.family import Family, as_family
-from nfd.laws.best_rate import LEARNT, Scores, Size, rounded
+from nfd.laws.best_rate import LEARNT, Scores, Size, in_words, rounded
 from nfd.laws.rate_against import RateAgainst
 from nfd.laws.regret import Regret
 from nfd.laws.rule_transfer import TOLERANCE, RuleTransfer
@@ -44,6 +52,8 @@ from nfd.scaling.rules import MAX_RATE, RULES
 from nfd.scaling.samples import evaluating
 from nfd.store import Record
 
+K = TypeVar("K")
+
 # ---- ``nfd.transfer``: whether a small and a large network have the same best learning rate
 
 
@@ -51,6 +61,7 @@ from nfd.store import Record
 _OCTAVES = 3
 # The least factor between two rates of a grid.
 _CLOSEST = 1.05
+_GRID_SEEDS = 3
 # Initial weights are far from fan-in scaling at this factor above or below it. PyTorch initialises
 # its layers at 0.58, and layers for relu have 1.4.
 _FAR = 3.0
@@ -66,7 +77,9 @@ def transfer(
     *,
     rules: Sequence[str] | None = None,
     optimizer: str | OptimizerLaw | None = None,
-    seeds: int = 3,
+    seeds: int | None = None,
+    budget: int | None = None,
+    drift: bool = False,
     axes: Mapping[str, Sequence[float]] | None = None,
     halving: bool = False,
     blocks: str | Sequence[str] | None = None,
@@ -140,17 +153,30 @@ def transfer(
         raise InputError(
             f"widths and depths must make two sizes, or one with axes=; got {widths} and {depths}."
         )
-    count = check_count("seeds", seeds, minimum=2, maximum=MOST)
-    rates = _grid(lr, family.law)
+    count = None if seeds is None else check_count("seeds", seeds, minimum=2, maximum=MOST)
     halve = check_flag("halving", halving)
+    if halve:
+        tell("halving goes in 0.5: without lr, trainings go where they decide.", FutureWarning)
+    is_search = lr is None and not varying and not halve
+    most = _budget(budget, is_search, len(families))
+    with_middle = check_flag("drift", drift)
     by_rule = {under_rule.rule: under_rule for under_rule in families}
     with as_sweep(sweep) as opened:
-        question = _Question(by_rule, task, sizes, count, varying, rates, halve, opened)
-        answers = question.answers()
+        rates = _grid(lr, family.law)
+        grid_seeds = count or _GRID_SEEDS
+        question = _Question(by_rule, task, sizes, grid_seeds, varying, rates, halve, opened)
+        trainings = None
+        if is_search:
+            together = Together(question, most)
+            answers = searched(together, by_rule, sizes, looks_of(count), with_middle)
+            trainings = len(together.keys)
+        else:
+            answers = question.answers()
         score = _SCORES[task.score]
     diverged = "log C" if question.classes else "an untrained one"
+    of_seeds = f"up to {looks_of(count)[-1]} seeds" if is_search else f"{grid_seeds} seeds"
     about = (
-        f"{family.name}, {family.optimizer}, {task.about}, {count} seeds; best by {score}; a "
+        f"{family.name}, {family.optimizer}, {task.about}, {of_seeds}; best by {score}; a "
         f"network that diverged counts as {diverged}. A regret under {TOLERANCE:.0%} of the "
         "progress counts as none."
     )
@@ -158,7 +184,11 @@ def transfer(
     if "init_scale" not in varying:
         notes += _scale_note(family)
     notes += growth_note(answers)
-    return Transfer(tuple(answers), about, score, tuple(notes), question.seconds)
+    if is_search and not with_middle:
+        notes += _middle_note(sizes)
+    return Transfer(
+        tuple(answers), about, score, tuple(notes), question.seconds, trainings=trainings
+    )
 
 
 def _rules(rules: Sequence[str] | None, family: Family) -> list[str]:
@@ -186,6 +216,29 @@ def _grid(lr: Sequence[float] | None, law: OptimizerLaw) -> list[float]:
     if len(rates) < 3 or any(high < _CLOSEST * low for low, high in pairwise(rates)):
         raise InputError(f"lr must be three or more rates, at least 5 % apart; got {list(lr)}.")
     return rates
+
+
+def _budget(budget: int | None, is_search: bool, rules: int) -> float:
+    """Return how many trainings a search may take."""
+    if budget is None:
+        return math.inf
+    if not is_search:
+        raise InputError(
+            "budget bounds a search: it needs lr=None, no axes and no halving. Leave budget out, "
+            "or them."
+        )
+    return check_count("budget", budget, minimum=FIRST_TRAININGS * rules)
+
+
+def _middle_note(sizes: Sequence[Size]) -> list[str]:
+    """Note that sizes between the smallest and the largest were not trained."""
+    middle = [in_words(size) for size in sizes[1:-1]]
+    if not middle:
+        return []
+    return [
+        f"Not trained, as they decide nothing: {', '.join(middle)}. drift=True finds their best "
+        "rates, too."
+    ]
 
 
 def _scale_note(family: Family) -> list[str]:
@@ -465,33 +518,47 @@ class _Question:
         if seeds is None:
             seeds = range(self.seeds)
         plans = {place: self.trials(place, grid, seeds) for place, grid in rates.items()}
-        records = self.sweep.run_all(plans, label)
-        for of_place in records.values():
-            self.times.update({record.key: record.seconds for record in of_place})
+        records = self.trained(plans, label)
         return {place: self.scores(rates[place], records[place]) for place in rates}
+
+    def trained(self, plans: Mapping[K, Sequence[Trial]], label: str) -> dict[K, list[Record]]:
+        """Train all that is missing, and note how long it takes."""
+        records = self.sweep.run_all(plans, label)
+        for of_plan in records.values():
+            self.times.update({record.key: record.seconds for record in of_plan})
+        return records
 
     def scores(self, rates: Sequence[float], records: Sequence[Record]) -> Scores:
         """Arrange the records of one place as seeds times rates."""
-        losses = np.array([record.metrics[self.task.score] for record in records])
-        if losses.min() < 0:
-            raise InputError(
-                "loss must not be negative, as its logarithm is taken; it fell to "
-                f"{losses.min():.4g}. Add a constant."
-            )
-        _check_seeds(records)
+        losses, guess, least = self.outcomes(records, records)
         upset = np.array([upset_in(record) for record in records])
-        # ``least`` is how far a loss must be below a guess for something to be learnt: so many nats
-        # of cross-entropy, or this share of any other loss.
-        if self.classes is None:
-            first_losses = [record.metrics["first_loss"] for record in records]
-            guess = math.fsum(first_losses) / len(records)
-            least = LEARNT * guess
-        else:
-            guess = math.log(self.classes)
-            least = LEARNT
         shape = (-1, len(rates))
         log2_eta = np.log2(rates)
-        return Scores(log2_eta, losses.reshape(shape), upset.reshape(shape), guess, least=least)
+        of_runs = np.array(losses).reshape(shape)
+        return Scores(log2_eta, of_runs, upset.reshape(shape), guess, least=least)
+
+    def outcomes(self, records: Sequence[Record], seeds: Sequence[Record]) -> Outcomes:
+        """Read the losses of one place, and what they are measured from.
+
+        ``seeds`` are trainings that have every seed equally often.
+        """
+        losses = [record.metrics[self.task.score] for record in records]
+        if min(losses) < 0:
+            raise InputError(
+                "loss must not be negative, as its logarithm is taken; it fell to "
+                f"{min(losses):.4g}. Add a constant."
+            )
+        _check_seeds(records)
+        # ``least`` is how far a loss must be below a guess for something to be learnt: so many nats
+        # of cross-entropy, or this share of any other loss.
+        if self.classes is not None:
+            return Outcomes(losses, math.log(self.classes), LEARNT)
+        guess = math.fsum(record.metrics["first_loss"] for record in seeds) / len(seeds)
+        return Outcomes(losses, guess, LEARNT * guess)
+
+    def trial(self, rule: RuleName, size: Size, seed: int, lr: float) -> Trial:
+        """The training of a network of the task and model as they are."""
+        return Trial(self.varied[rule, None], self.task, *size, seed, lr)
 
     def trials(
         self, place: Place, rates: Sequence[float], seeds: range, stop: int | None = None

@@ -37,6 +37,7 @@ from typing import Literal
 import numpy as np
 
 from nfd.core.estimates import UNKNOWN, Interval, combined, standard_errors
+from nfd.core.words import plural
 from nfd.laws.best_rate import LEARNT, Scores, rounded
 from nfd.laws.bowl import Array, Bools
 from nfd.laws.regret import Regret, edge_chance, edge_log_likelihood
@@ -64,6 +65,8 @@ _MOST_GUARDS = 2  # at one look
 # Of the expected half length of the interval at the last look: nearer to the tolerance than this, a
 # search ends.
 _FUTILE = 0.6
+# Of the way from the regret to the tolerance, where the end of an interval decides.
+_ROOM = 0.8
 # Doublings: the widest spread of the edge of stability over seeds, and the least.
 _WIDEST_EDGE = 1.0
 _NARROWEST_EDGE = 0.05
@@ -117,6 +120,17 @@ class Runs:
         names = tuple(map(str, seeds))
         return Scores(np.array(rates), losses, upset, self.guess, names, self.least)
 
+    def everything(self) -> Scores:
+        """The scores of all trainings, not-a-number where a seed was not trained at a rate."""
+        rates = self.rates
+        seeds = sorted({seed for _, seed in self.losses})
+        losses = np.full((len(seeds), len(rates)), math.nan)
+        upset = np.zeros(losses.shape, np.bool_)
+        for (rate, seed), outcome in self.losses.items():
+            place = seeds.index(seed), rates.index(rate)
+            losses[place], upset[place] = outcome
+        return Scores(np.array(rates), losses, upset, self.guess, least=self.least)
+
     def groups(self) -> list[Scores]:
         """The scores of seeds that were trained at the same rates, one for each set of rates."""
         groups = defaultdict[tuple[float, ...], list[int]](list)
@@ -158,9 +172,10 @@ class Decision:
     Attributes:
         at: log2 of the small network's best rate. verdict: TRANSFERS, COSTS or UNCERTAIN.
         regret: None where nothing could be compared.
-        seeds_needed: of the large network, for a verdict that is still open; None where more seeds
-            are not expected to decide.
-        reason: why it is open, in a sentence; empty with a verdict.
+        seeds_needed: of the large network, for a verdict that is still open; None where nobody can
+            tell.
+        reason: why it is open, in words; empty with a verdict.
+        compared: how many rates of the large network the last look compared.
     """
 
     at: float
@@ -168,9 +183,15 @@ class Decision:
     regret: SequentialRegret | None
     seeds_needed: int | None = None
     reason: str = ""
+    compared: int = 0
 
 
+BUDGET_SPENT = "the budget is spent"
 Asking = Generator[Wanted, None, None]
+
+
+class BudgetError(Exception):
+    """What a search wants next is more than it may still train."""
 
 
 @dataclass
@@ -194,7 +215,15 @@ class Search:
 
     def decide(self) -> Generator[Wanted, None, Decision]:
         """Ask for trainings, batch after batch, and return the decision."""
-        at = yield from self._best_of_small()
+        try:
+            return (yield from self._decide())
+        except BudgetError:
+            cell = self.small.everything()
+            at = float(cell.log2_eta[cell.typical.argmin()])
+            return Decision(at, "UNCERTAIN", None, reason=BUDGET_SPENT)
+
+    def _decide(self) -> Generator[Wanted, None, Decision]:
+        at = yield from self.best_of_small()
         cell = self.small.scores()
         if not cell.learns:
             return Decision(at, "UNCERTAIN", None, reason="the small network learns nothing")
@@ -205,7 +234,8 @@ class Search:
             return Decision(at, "UNCERTAIN", None, reason="the large network learns nothing")
         return (yield from _Looks(self, at).decide())
 
-    def _runs(self, which: Which) -> Runs:
+    def runs(self, which: Which) -> Runs:
+        """The trainings of a size."""
         return self.small if which == "small" else self.large
 
     @property
@@ -214,25 +244,29 @@ class Search:
         return len(self.small.losses) + len(self.large.losses)
 
     def _ask(self, which: Which, rates: Sequence[float], seeds: Iterable[int], why: str) -> Asking:
-        """Ask for what is missing of rates times seeds."""
+        """Ask for what is missing of rates times seeds; ``BudgetError`` where that is too much."""
         seeds = tuple(seeds)
-        if self._runs(which).missing(rates, seeds):
+        missing = self.runs(which).missing(rates, seeds)
+        if missing > self.most - self.trained:
+            raise BudgetError
+        if missing:
             yield Wanted(which, tuple(rates), seeds, why)
 
     def _walk(self, which: Which, step: float, seeds: int, why: str) -> Asking:
         """Add rates at the end where the best one lies, until it lies inside."""
-        runs = self._runs(which)
+        runs = self.runs(which)
         for _ in range(_WALK):
             cell = runs.scores()
-            if cell.has_optimum or self.trained >= self.most:
+            if cell.has_optimum:
                 return
             end = runs.rates[-1] + step if cell.edge > 0 else runs.rates[0] - step
             yield from self._ask(which, [end], range(seeds), why)
 
-    def _best_of_small(self) -> Generator[Wanted, None, float]:
+    def best_of_small(
+        self, why: str = "the small network's best rate"
+    ) -> Generator[Wanted, None, float]:
         """Find log2 of the small network's best learning rate."""
         small = self.small
-        why = "the small network's best rate"
         yield from self._ask("small", [self.usual - 2, self.usual, self.usual + 2], range(2), why)
         yield from self._walk("small", 2.0, 2, why)
         best = small.rates[int(small.scores().typical.argmin())]
@@ -288,12 +322,14 @@ class _Looks:
         at: log2 of the small network's best rate.
         settled: rivals that an earlier look has ruled out.
         guards: how many guards were trained.
+        last: what the last look says.
     """
 
     search: Search
     at: float
     settled: set[float] = field(default_factory=set)
     guards: int = 0
+    last: Decision | None = None
 
     @property
     def large(self) -> Runs:
@@ -302,31 +338,35 @@ class _Looks:
 
     def decide(self) -> Generator[Wanted, None, Decision]:
         """Look after more and more seeds until the verdict is clear."""
-        looks = self.search.looks
-        decision = Decision(self.at, "UNCERTAIN", None, reason="no look was reached")
-        for place, count in enumerate(looks):
-            tries = 0
-            while True:
-                chosen, is_best = yield from self._best()
-                close = self._close(chosen)
-                rates = [self.at, *close]
-                room = self.search.most - self.search.trained
-                if self.large.missing(rates, range(count)) > room:
-                    return self._open(decision, "the budget is spent", count)
-                why = f"whether the small network's rate costs the large one (seed {count})"
-                yield from self.search._ask("large", rates, range(count), why)
-                look = self._look(chosen, close, is_best)
-                decision = self._judged(look)
-                if decision.verdict != "UNCERTAIN":
-                    return decision
-                if tries == _MOST_GUARDS or not look.is_open_by_chance(self.search.tolerance):
-                    break
-                yield from self._guard(count)
-                tries += 1
+        for place, count in enumerate(self.search.looks):
+            try:
+                look = yield from self._look_after(count)
+            except BudgetError:
+                return self._open(BUDGET_SPENT)
+            decision = self._judged(look)
+            if decision.verdict != "UNCERTAIN":
+                return decision
             if place and self._is_futile(look, count):
-                return self._open(decision, "the regret is about the tolerance", count)
+                return self._open("the cost is about the limit")
             self.settled |= look.below(self.search.tolerance)
-        return self._open(decision, "the last look did not decide", looks[-1])
+        return self._open("these seeds do not tell")
+
+    def _look_after(self, count: int) -> Generator[Wanted, None, _Look]:
+        """Look after so many seeds, with guards where only the chance to diverge is open."""
+        tries = 0
+        while True:
+            chosen, is_best = yield from self._best()
+            close = self._close(chosen)
+            why = f"whether the small network's rate costs the large one ({plural(count, 'seed')})"
+            yield from self.search._ask("large", [self.at, *close], range(count), why)
+            look = self._look(chosen, close, is_best)
+            self.last = self._judged(look)
+            if self.last.verdict != "UNCERTAIN" or tries == _MOST_GUARDS:
+                return look
+            if not look.is_open_by_chance(self.search.tolerance):
+                return look
+            yield from self._guard(count)
+            tries += 1
 
     def _best(self) -> Generator[Wanted, None, tuple[float, bool]]:
         """Choose the trained rate that stands for the large network's best one.
@@ -382,22 +422,28 @@ class _Looks:
         tolerance = self.search.tolerance
         of_chosen = look.limits[look.chosen]
         share = of_chosen.share
+        against = look.chosen
         if look.is_best and share.value <= 0:
             # Against itself the best rate has no regret; another one may still be better.
             share = Interval(0.0, share.stderr, 0.0, max(0.0, *look.uppers.values()))
+            against = self.at
         best = self.at if look.is_best else look.chosen
         share = replace(share, high=share.high + self._between(best))
+        verdict: Literal["TRANSFERS", "COSTS", "UNCERTAIN"] = "UNCERTAIN"
+        if of_chosen.share.low > tolerance:
+            verdict = "COSTS"
+        elif look.is_whole and max(share.high, *look.uppers.values()) < tolerance:
+            verdict = "TRANSFERS"
+        elif share.value < tolerance:
+            # Another rival may be better than the chosen one.
+            share = replace(share, high=max(share.high, *look.uppers.values()))
         regret = SequentialRegret(
-            self.large.scores([self.at, look.chosen]),
+            self.large.scores([self.at, against]),
             self.large.scores(self._judged_rates),
             share,
             of_chosen.progress,
         )
-        if of_chosen.share.low > tolerance:
-            return Decision(self.at, "COSTS", regret)
-        if look.is_whole and all(high < tolerance for high in look.uppers.values()):
-            return Decision(self.at, "TRANSFERS", regret)
-        return Decision(self.at, "UNCERTAIN", regret)
+        return Decision(self.at, verdict, regret, compared=1 + len(look.limits))
 
     def _between(self, best: float) -> float:
         """How much better a rate between those that were trained may be, over the progress.
@@ -424,10 +470,8 @@ class _Looks:
         above = _GUARDS[min(self.guards, len(_GUARDS) - 1)]
         seeds = range(min(count, LOOKS[0]))
         self.guards += 1
-        if self.large.missing([self.at + above], seeds) <= self.search.most - self.search.trained:
-            yield from self.search._ask(
-                "large", [self.at + above], seeds, "where training becomes unstable"
-            )
+        why = "where training becomes unstable"
+        yield from self.search._ask("large", [self.at + above], seeds, why)
 
     def _is_futile(self, look: _Look, count: int) -> bool:
         """Whether the last look is not expected to decide."""
@@ -436,18 +480,20 @@ class _Looks:
         half = abs(end - share.value) * math.sqrt(count / self.search.looks[-1])
         return abs(share.value - self.search.tolerance) < _FUTILE * half
 
-    def _open(self, decision: Decision, reason: str, count: int) -> Decision:
-        """A decision without a verdict, and how many seeds would make one."""
+    def _open(self, reason: str) -> Decision:
+        """The last look without a verdict, and how many seeds would make one."""
+        if self.last is None or self.last.regret is None:
+            return Decision(self.at, "UNCERTAIN", None, reason=reason)
+        share = self.last.regret.share
+        seeds = len(self.last.regret.new.losses)
+        limit = self.search.tolerance
+        # The end of the interval that has to move to the other side of the limit.
+        end = share.high if share.value < limit else share.low
+        apart = _ROOM * abs(limit - share.value)
         needed = None
-        if decision.regret is not None:
-            share = decision.regret.share
-            limit = self.search.tolerance
-            # The end of the interval that has to move to the other side of the limit.
-            end = share.high if share.value < limit else share.low
-            apart = 0.8 * abs(limit - share.value)
-            if apart > 0 and math.isfinite(end):
-                needed = math.ceil(count * (abs(end - share.value) / apart) ** 2)
-        return Decision(self.at, "UNCERTAIN", decision.regret, needed, reason)
+        if apart > 0 and math.isfinite(end):
+            needed = max(seeds + 1, math.ceil(seeds * ((end - share.value) / apart) ** 2))
+        return replace(self.last, seeds_needed=needed, reason=reason)
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from nfd.laws.log_columns import Field
 from nfd.laws.logged_runs import LoggedRun
 from nfd.laws.logs import RATE_FIELDS, Log, needs_rate_law, read_log
 from nfd.laws.regret import Regret
-from nfd.laws.rule_transfer import RuleTransfer, TransferVerdict, size_in_words
+from nfd.laws.rule_transfer import RuleTransfer, TransferVerdict, size_in_words, sizes_of
 from nfd.laws.transfer_answer import Decided, Question, cost_rows, growth_note
 from nfd.report.shown import Shown
 
@@ -55,6 +55,7 @@ class Transfer(Shown):
         score: the loss that best rates minimise.
         notes: which runs were left out, and what a small regret does not show.
         seconds: of one training on average; not-a-number for a log.
+        trainings: how many a search took; None for a grid or a log.
         is_log: whether the runs are from a log.
         has_guess: whether the loss of a diverged run was given.
     """
@@ -66,6 +67,7 @@ class Transfer(Shown):
     seconds: float = math.nan
     is_log: bool = False
     has_guess: bool = True
+    trainings: int | None = None
 
     @property
     def law(self) -> None:
@@ -93,7 +95,7 @@ class Transfer(Shown):
         """
         answer = self._trained(rule, width, depth)
         if not setting:
-            return answer.cells[width, depth].rate()
+            return answer.rate((width, depth))
         name, value = next(iter(setting.items()))
         against = answer.against
         if len(setting) > 1 or name not in against or value not in against[name].values:
@@ -110,8 +112,8 @@ class Transfer(Shown):
     def loss(self, rule: str, width: int, depth: int) -> Interval:
         """The loss at the best rate of a size.
 
-        For the largest size it is the loss of starts which chose no rate; for other sizes it is
-        from the grid, each seed at the rate that the other seeds choose.
+        For the largest size it is the loss of starts that compared both best rates; for other
+        sizes it is from the grid, each seed at the rate that the other seeds choose.
 
         Raises:
             ValueError: for a rule or a size of which there are no runs.
@@ -162,18 +164,16 @@ class Transfer(Shown):
     @property
     def levels(self) -> list[dict[str, str]]:
         """The best rates and losses of all rules at all sizes, in words."""
-        sizes = dict[Size, None]()
-        for answer in self.rules:
-            sizes |= dict.fromkeys(answer.cells)
+        sizes = sizes_of(self.rules)
         rows = list[dict[str, str]]()
         for size in sizes:
             for answer in self.rules:
                 if size not in answer.cells:
                     continue
-                row = {"network": size_in_words(size, [*sizes])}
+                row = {"network": size_in_words(size, sizes)}
                 if len(self.rules) > 1:
                     row["rule"] = answer.rule
-                row["best learning rate (95 %)"] = _in_brackets(answer.cells[size].rate())
+                row["best learning rate (95 %)"] = _in_brackets(answer.rate(size))
                 row["loss (95 %)"] = _in_brackets(answer.loss(size))
                 rows.append(row)
         return rows
@@ -191,18 +191,22 @@ class Transfer(Shown):
     @cached_property
     def decided(self) -> Decided:
         """The decision, and what to run next."""
-        return Question(self.rules, self.is_log, self.has_guess, self.seconds).decided()
+        return Question(
+            self.rules, self.is_log, self.has_guess, self.seconds, self.trainings
+        ).decided()
 
     @property
     def _runs(self) -> str:
         """Sizes, rates and seeds, for the line above the answer."""
         parts = list[str]()
-        sizes = list(self.rules[0].cells)
+        sizes = sizes_of(self.rules)
         for place, axis in enumerate(AXES):
             values = sorted({size[place] for size in sizes})
             if values != [1]:
                 noun = axis if len(values) == 1 else f"{axis}s"
                 parts.append(f"{noun} {', '.join(map(str, values))}")
+        if self.trainings is not None:
+            return " · ".join([*parts, plural(self.trainings, "training")])
         cell = self.rules[0].cells[sizes[0]]
         rates, seeds = cell.losses.shape[::-1]
         parts += [plural(rates, "learning rate"), plural(seeds, "seed")]

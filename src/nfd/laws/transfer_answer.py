@@ -25,7 +25,9 @@ from nfd.laws.rule_transfer import (
     TransferVerdict,
     rule_in_words,
     size_in_words,
+    sizes_of,
 )
+from nfd.laws.sequential import BUDGET_SPENT, Decision
 
 STATES: dict[TransferVerdict, tuple[Tone, str]] = {
     "TRANSFERS": ("good", "Transfers"),
@@ -87,17 +89,19 @@ class Question:
         is_log: whether the runs are from a log, so that nothing can be trained again.
         has_guess: whether progress counts from a loss that is known.
         seconds: of one training on average; not-a-number where nobody says.
+        trainings: how many a search took; None for a grid or a log.
     """
 
     rules: Sequence[RuleTransfer]
     is_log: bool
     has_guess: bool
     seconds: float
+    trainings: int | None = None
 
     @property
     def sizes(self) -> list[Size]:
         """The sizes of networks, ascending."""
-        return list(self.rules[0].cells)
+        return sizes_of(self.rules)
 
     @property
     def seeds(self) -> int:
@@ -110,22 +114,27 @@ class Question:
 
     def decided(self) -> Decided:
         """Decide, by the first of these that holds."""
-        if len(self.sizes) < 2:
+        small, *_, large = [*self.sizes, self.sizes[-1]]
+        if self.trainings is None and len(self.sizes) < 2:
             return self._one_size()
-        small, *_, large = self.sizes
-        if not any(answer.cells[large].learns for answer in self.rules):
+        rate_is_known = self.trainings is None or any(one.learns(small) for one in self.rules)
+        if not rate_is_known:
+            return self._nothing_learnt(small)
+        if len(self.sizes) > 1 and not any(answer.learns(large) for answer in self.rules):
             return self._nothing_learnt(large)
         rule = rule_to_decide(self.rules)
         if rule.verdict == "TRANSFERS":
             return self._transfers(rule, small, large)
         if rule.verdict == "COSTS":
             return self._costs(rule, small, large)
+        if rule.decision is not None:
+            return self._searched(rule, rule.decision, small, large)
         return self._open(rule, small, large)
 
     # ---- decided
 
     def _transfers(self, best: RuleTransfer, small: Size, large: Size) -> Decided:
-        rate = best.cells[small].rate()
+        rate = best.rate(small)
         advice = self._plan(best, small, large)
         answer = Answer(
             "good",
@@ -140,7 +149,7 @@ class Question:
 
     def _plan(self, best: RuleTransfer, small: Size, large: Size) -> Advice:
         """Plan twice the largest size by the smallest network's best rate."""
-        rate = number(best.cells[small].rate().value)
+        rate = number(best.rate(small).value)
         asks_for_rule = best.rule not in (RULE, "logged")
         rule = f', rule="{best.rule}"' if asks_for_rule else ""
         options: dict[str, tuple[object, ...]] = {}
@@ -159,7 +168,7 @@ class Question:
         )
 
     def _costs(self, best: RuleTransfer, small: Size, large: Size) -> Decided:
-        rate = best.cells[large].rate()
+        rate = best.rate(large)
         rules = [one.rule for one in self.rules]
         lowest = "" if len(rules) == 1 else f" The loss is lowest{_with(best.rule)}."
         answer = Answer(
@@ -195,7 +204,7 @@ class Question:
 
     def _but(self, best: RuleTransfer, small: Size, large: Size) -> str:
         """Say where another rule is better at full size, or growing makes the network worse."""
-        rivals = [one for one in self.rules if one is not best and one.cells[large].learns]
+        rivals = [one for one in self.rules if one is not best and one.learns(large)]
         if rivals:
             rival = min(rivals, key=lambda one: float(one.cells[large].reached.mean()))
             lower = _lower(best, rival, large)
@@ -218,7 +227,8 @@ class Question:
     # ---- not decided
 
     def _nothing_learnt(self, large: Size) -> Decided:
-        rates = [float(rate) for rate in self.rules[0].cells[large].log2_eta]
+        trained = [one for one in self.rules if large in one.cells]
+        rates = [float(rate) for rate in trained[0].cells[large].log2_eta]
         span = f"{number(2 ** rates[0])} to {number(2 ** rates[-1])}"
         return Decided(
             Answer(
@@ -250,10 +260,17 @@ class Question:
             return self._with_seeds(answer, rule, wanted)
 
         wanted = seeds_needed(share, self.seeds)
-        is_near = wanted > _MOST_TIMES * self.seeds
+        answer, wanted = self._undecided(rule, (small, large), share.value, self.seeds, wanted)
+        return self._with_seeds(answer, rule, wanted)
+
+    def _undecided(
+        self, rule: RuleTransfer, ends: tuple[Size, Size], share: float, seeds: int, wanted: int
+    ) -> tuple[Answer, int]:
+        """Say that the interval reaches across the limit, and how many seeds to train."""
+        is_near = wanted > _MOST_TIMES * seeds
         if is_near:
-            wanted = 4 * self.seeds
-        if share.value > TOLERANCE:
+            wanted = 4 * seeds
+        if share > TOLERANCE:
             likely = _probably(rule.rule, "cost too much", "costs too much")
         else:
             likely = _probably(rule.rule, "transfer", "transfers")
@@ -265,10 +282,63 @@ class Question:
             "open",
             NOT_DECIDED,
             f"{likely}; {tell}",
-            f"{self._at_small_rate(rule, small, large)} {self._paid(rule)}: the interval reaches "
+            f"{self._at_small_rate(rule, *ends)} {self._paid(rule)}: the interval reaches "
             f"across the limit of {LIMIT:g} %.",
         )
-        return self._with_seeds(answer, rule, wanted)
+        return answer, wanted
+
+    def _searched(
+        self, rule: RuleTransfer, decision: Decision, small: Size, large: Size
+    ) -> Decided:
+        """Say why a search did not decide, and what lets it go on."""
+        if decision.regret is None or math.isnan(decision.regret.share.value):
+            answer = Answer(
+                "open",
+                NOT_DECIDED,
+                f"{plural(self.trainings or 0, 'training')} did not decide: {decision.reason}",
+                f"The search ended before it compared two rates of {self.size(large)}"
+                f"{_with(rule.rule)}.",
+            )
+            if decision.reason != BUDGET_SPENT:
+                return Decided(answer, None)
+            return self._with_budget(answer, {})
+        seeds = len(decision.regret.new.losses)
+        # Where nobody can tell, as many as halve the interval.
+        wanted = decision.seeds_needed or 2**31
+        share = decision.regret.share.value
+        answer, wanted = self._undecided(rule, (small, large), share, seeds, wanted)
+        if decision.reason == BUDGET_SPENT:
+            return self._with_budget(answer, {"seeds": wanted})
+        more = len(self._still_open()) * decision.compared * (wanted - seeds)
+        advice = self._continued({"seeds": wanted}, f"about {number(more)} more runs", more)
+        return Decided(_with_next(answer, advice), advice)
+
+    def _still_open(self) -> list[RuleTransfer]:
+        """The rules that more trainings may decide."""
+        return [one for one in self.rules if one.verdict == "UNCERTAIN"]
+
+    def _with_budget(self, answer: Answer, arguments: dict[str, int]) -> Decided:
+        """Advise twice the budget."""
+        spent = self.trainings or 0
+        arguments = {"budget": 2 * spent} | arguments
+        advice = self._continued(arguments, f"up to {number(spent)} more runs", spent)
+        return Decided(_with_next(answer, advice), advice)
+
+    def _continued(self, arguments: dict[str, int], runs: str, more: int) -> Advice:
+        """Advise to ask again with other arguments; the runs there are count."""
+        call = ", ".join(f"{name}={value}" for name, value in arguments.items())
+        return Advice(
+            f"Run next: {runs}{self._time(more)}",
+            self._call(call),
+            {f"--{name}": (value,) for name, value in arguments.items()},
+            continues=True,
+        )
+
+    def _time(self, runs: int) -> str:
+        """How long so many trainings take."""
+        if not math.isfinite(self.seconds):
+            return ""
+        return f", {duration(runs * self.seconds)} one after another"
 
     def _with_seeds(self, answer: Answer, rule: RuleTransfer, seeds: int) -> Decided:
         """Advise to train more seeds."""
@@ -278,15 +348,7 @@ class Question:
             what = f"{self.size(rule.largest)} at {listed(rates)}, {plural(more, 'new seed')} each"
             return self._train_then_fit(answer, what)
         count = more_trainings(self.rules, self.seeds, seeds)
-        time = ""
-        if math.isfinite(self.seconds):
-            time = f", {duration(count * self.seconds)} one after another"
-        advice = Advice(
-            f"Run next: about {number(count)} more runs{time}",
-            self._call(f"seeds={seeds}"),
-            {"--seeds": (seeds,)},
-            continues=True,
-        )
+        advice = self._continued({"seeds": seeds}, f"about {number(count)} more runs", count)
         return Decided(_with_next(answer, advice), advice)
 
     def _ended(self, rule: RuleTransfer, sizes: Sequence[Size]) -> Decided:
@@ -422,7 +484,7 @@ class Question:
     # ---- parts of sentences
 
     def _at_small_rate(self, rule: RuleTransfer, small: Size, large: Size) -> str:
-        rate = rule.cells[small].rate()
+        rate = rule.rate(small)
         return (
             f"At the smallest network's best rate, {rate.in_words()}, the network of "
             f"{self.size(large)}"
@@ -448,7 +510,8 @@ class Question:
         names = tuple(one.rule for one in self.rules)
         if not argument.startswith("rules="):
             more = f", rules={names}"
-        rates = "" if argument.startswith("lr=") else " rates,"
+        has_rates = self.trainings is None and not argument.startswith("lr=")
+        rates = " rates," if has_rates else ""
         return f"nfd.transfer(make_model, batches, {widths}, {depths},{rates} {argument}{more})"
 
 
@@ -457,7 +520,7 @@ def _with_next(answer: Answer, advice: Advice) -> Answer:
 
 
 def _loss_at_small_rate(answer: RuleTransfer) -> float:
-    """The largest network's loss at the smallest one's best rate, from fresh seeds."""
+    """The largest network's loss at the smallest one's best rate."""
     return math.inf if answer.regret is None else float(answer.regret.new.scores[:, 0].mean())
 
 
