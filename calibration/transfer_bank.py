@@ -98,7 +98,7 @@ class ViT(nn.Module):
         self.head = nn.Linear(width, _CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:
-        h = self.blocks(self.embed(x.unflatten(1, (8, 8))) + self.places)
+        h = self.blocks(self.embed(x.unflatten(1, (8, 8))) + self.places)  # type: ignore[no-untyped-call]
         out: Tensor = self.head(self.norm(h).mean(1))
         return out
 
@@ -150,7 +150,7 @@ class ConvNet(nn.Module):
         self.head = nn.Linear(width, _CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:
-        h = self.blocks(self.stem(x.unflatten(1, (1, 8, 8))))
+        h = self.blocks(self.stem(x.unflatten(1, (1, 8, 8))))  # type: ignore[no-untyped-call]
         out: Tensor = self.head(h.mean((2, 3)))
         return out
 

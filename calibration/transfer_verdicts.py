@@ -173,7 +173,7 @@ def made_up(key: int) -> World:
         sizes.append(
             MadeUp(best, curvature, asymmetry, lowest, noise, growth, best + wall, scatter, of_size)
         )
-    return World(f"made up {key}", *sizes, guess, -10.0, 1 / 16)
+    return World(f"made up {key}", sizes[0], sizes[1], guess, -10.0, 1 / 16)
 
 
 @cache
@@ -196,7 +196,7 @@ def bank() -> list[World]:
         kind = KINDS[world.kind]
         usual = _USUAL[kind.optimizer]
         cost = _operations(kind.small) / _operations(kind.large)
-        worlds.append(World(str(world), *sizes, guess_of(world.kind), usual, cost))
+        worlds.append(World(str(world), sizes[0], sizes[1], guess_of(world.kind), usual, cost))
     return worlds
 
 
@@ -242,7 +242,7 @@ def sequential(world: World, seed: int) -> Result:
             break
         runs = search.small if wanted.which == "small" else search.large
         for rate, one in product(wanted.log2_rates, wanted.seeds):
-            runs.losses.setdefault((rate, one), tuple(train[wanted.which](rate, one)))
+            runs.losses.setdefault((rate, one), train[wanted.which](rate, one))
     cost = len(search.small.losses) * world.small_cost + len(search.large.losses)
     share = decision.regret.share if decision.regret is not None else None
     return Result(decision.verdict, decision.at, share, cost, search.trained)

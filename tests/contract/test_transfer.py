@@ -6,6 +6,9 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
+from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -641,3 +644,186 @@ def test_the_shell_prints_losses_and_warnings(tmp_path: Path) -> None:
     )
     assert again.returncode == 0, again.stderr
     assert "lowest at init_scale" in again.stdout
+
+
+# ---- without a grid, trainings go where they decide
+
+
+def default_grid(family: nfd.Family) -> list[float]:
+    """An eighth to eight times the usual rate."""
+    return [family.law.default_lr * 2.0**k for k in range(-3, 4)]
+
+
+def is_near(estimate: Any, rate: float) -> bool:
+    """Whether an interval holds a rate, and its middle is as near as a search goes: it stops where
+    the standard error is a quarter of a doubling.
+    """
+    within = abs(math.log2(estimate.value / rate)) < 0.35
+    return within and bool(estimate.low <= rate <= estimate.high)
+
+
+def by_width(sweep: nfd.Sweep) -> Counter[int]:
+    return Counter(run.config["width"] for run in sweep.store.records())
+
+
+@pytest.mark.parametrize(("make_model", "verdict"), [(Bowl, "TRANSFERS"), (Steeper, "COSTS")])
+def test_a_search_decides_as_the_grid_does_with_fewer_trainings(
+    make_model: Any, verdict: str
+) -> None:
+    family = nfd.Family(make_model, (4, 2), "standard", "sgd")
+    task = nfd.Task(ONES[:3], height)
+    counts = []
+    for lr in (None, default_grid(family)):
+        with nfd.Sweep(progress=False) as sweep:
+            answer = nfd.transfer(family, task, [4, 16], [2], lr, sweep=sweep)
+            counts.append(by_width(sweep))
+        assert answer.verdict("standard") == verdict
+        best = 1.0 if make_model is Bowl else 0.25
+        for width, rate in ((4, 1.0), (16, best)):
+            assert is_near(answer.best("standard", width, 2), rate)
+        drift = answer.drift("standard", "width")
+        assert drift.low <= math.log(best, 4) <= drift.high
+    searched, whole = counts
+    assert searched.total() < whole.total()
+    # The large network is what a training of real sizes costs.
+    assert 3 * searched[16] <= whole[16]
+
+
+def searching(
+    make_model: Any = ResidualMLP, widths: tuple[int, ...] = (8, 32), **options: Any
+) -> nfd.Transfer:
+    return nfd.transfer(make_model, batches(4, 16), widths, (2,), **({"rules": ("mup",)} | options))
+
+
+def test_a_search_advises_the_rate_that_it_compared() -> None:
+    answer = compared_by_search(Planted, rules=("standard", "mup"))
+    assert (answer.verdict("mup"), answer.verdict("standard")) == ("TRANSFERS", "COSTS")
+    rate = answer.best("mup", 4, 2).value
+    assert f"learning rate {rate:.2g} with the plan mup" in answer.answer.title
+    regret = answer.rules[1].regret
+    assert regret is not None
+    assert 2 ** regret.new.log2_eta[0] == pytest.approx(rate)
+    assert 0 <= regret.share.value <= regret.share.high < 0.1
+
+
+def compared_by_search(make_model: Any, **options: Any) -> nfd.Transfer:
+    family = nfd.Family(make_model, (4, 2), "standard", "sgd", roles=ROLES)
+    return nfd.transfer(family, nfd.Task(SINGLE, height), (4, 16), (2,), **options)
+
+
+def test_a_budget_is_kept_and_a_larger_one_goes_on_from_the_store(tmp_path: Path) -> None:
+    """Every answer has at most the budget; the stored runs are those of the whole search."""
+    counts = []
+    for budget in (10, 30, None, None):
+        with nfd.Sweep(tmp_path / "out", progress=False) as sweep:
+            answer = searching(seeds=3, budget=budget, sweep=sweep)
+            keys = {run.key for run in sweep.store.records()}
+        counts.append(len(keys))
+        if budget is None:
+            continue
+        assert len(keys) <= budget
+        assert answer.verdict("mup") == "UNCERTAIN"
+        assert answer.answer.next is not None
+        assert f"budget={2 * budget}" in answer.answer.next.code
+        assert "[8, 32]" in answer.answer.next.code
+    small, larger, whole, again = counts
+    assert small < larger < whole == again
+    with nfd.Sweep(progress=False) as sweep:
+        searching(seeds=3, sweep=sweep)
+        assert {run.key for run in sweep.store.records()} == keys
+
+
+def test_an_undecided_search_says_how_many_seeds_and_a_decided_one_does_not() -> None:
+    answer = searching(seeds=2)
+    assert answer.verdict("mup") == "UNCERTAIN"
+    assert answer.answer.next is not None
+    seeds = int(answer.answer.next.code.partition("seeds=")[2].partition(",")[0])
+    assert seeds > 2
+    assert f"{seeds} seeds" in answer.answer.title
+    assert "rates" not in answer.answer.next.code
+    decided = compared_by_search(Planted, rules=("mup",)).answer
+    assert decided.next is not None
+    assert "seeds=" not in decided.next.code
+
+
+def test_sizes_between_are_trained_only_for_a_drift() -> None:
+    """Their best rates are those of the bowls."""
+    family = nfd.Family(Steeper, (4, 2), "standard", "sgd")
+    answers = {}
+    for drift in (False, True):
+        with nfd.Sweep(progress=False) as sweep:
+            answers[drift] = nfd.transfer(
+                family, nfd.Task(ONES[:3], height), [4, 8, 16], [2], drift=drift, sweep=sweep
+            )
+            assert (8 in by_width(sweep)) is drift
+        assert any("width 8" in note for note in answers[drift].notes) is not drift
+    assert answers[True].verdict("standard") == answers[False].verdict("standard") == "COSTS"
+    assert is_near(answers[True].best("standard", 8, 2), 0.5)
+    estimate = answers[True].drift("standard", "width")
+    assert estimate.low <= -1 <= estimate.high
+    assert estimate.high - estimate.low < 2
+    with pytest.raises(ValueError, match="no runs of width 8"):
+        answers[False].best("standard", 8, 2)
+
+
+@pytest.mark.parametrize(
+    ("rules", "are_equal"), [(("mup", "complete-p"), True), (("standard", "mup"), False)]
+)
+def test_rules_share_the_small_network_where_their_plans_are_equal(
+    rules: tuple[str, ...], are_equal: bool
+) -> None:
+    """At the base these two plans change nothing; a model without one keeps its own weights."""
+    with nfd.Sweep(progress=False) as sweep:
+        both = searching(rules=rules, seeds=2, sweep=sweep)
+        trained = {run.config["rule"] for run in sweep.store.records() if run.config["width"] == 8}
+    assert trained == ({"mup"} if are_equal else {*rules})
+    alone = searching(rules=rules[1:], seeds=2)
+    assert alone.table == [row for row in both.table if row["rule"] == rules[1]]
+
+
+def test_halving_warns_and_a_grid_does_not() -> None:
+    with pytest.warns(FutureWarning, match=r"halving goes in 0\.5"):
+        asked(halving=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        asked()
+
+
+@pytest.mark.parametrize("make_model", [Deaf, ResidualMLP])
+def test_a_search_ends_where_nothing_is_learnt(make_model: Any) -> None:
+    answer = searching(make_model, seeds=2)
+    is_deaf = make_model is Deaf
+    assert answer.answer.title.startswith("Nothing is learnt at 8 wide") is is_deaf
+    with pytest.raises(ValueError, match="no runs of width 32") if is_deaf else nullcontext():
+        answer.best("mup", 32, 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"budget": 40, "lr": (0.001, 0.02, 0.4)}, "budget bounds a search"),
+        ({"budget": 5}, "budget must be at least 6"),
+        ({"budget": 11, "rules": ("mup", "standard")}, "budget must be at least 12"),
+        ({"seeds": 1}, "seeds must be at least 2"),
+        ({"drift": 1}, "drift"),
+    ],
+)
+def test_bad_requests_of_a_search_are_refused_by_name(
+    options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        searching(**options)
+
+
+def test_the_shell_searches_and_goes_on_with_a_larger_budget(tmp_path: Path) -> None:
+    (tmp_path / "setup.py").write_text(BOWLS.format(model="Bowl"))
+    sizes = ["--widths", "4", "16", "--depths", "2", "--executor", "inline"]
+    ended = run("transfer", "setup.py", *sizes, "--budget", "20", folder=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert "? NOT DECIDED YET" in ended.stdout
+    assert "--budget 40" in ended.stdout
+    ended = run("transfer", "setup.py", *sizes, "--budget", "80", folder=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.startswith("✓ TRANSFERS")
+    stored = json.loads((tmp_path / "out/transfer/result.json").read_text())
+    assert {row["seeds"] for row in stored["curves"]} == {"grid", "paired"}

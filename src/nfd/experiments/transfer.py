@@ -36,7 +36,7 @@ from nfd.families.family import Family, as_family
 from nfd.laws.best_rate import LEARNT, Scores, Size, in_words, rounded
 from nfd.laws.rate_against import RateAgainst
 from nfd.laws.regret import Regret
-from nfd.laws.rule_transfer import TOLERANCE, RuleTransfer
+from nfd.laws.rule_transfer import TOLERANCE, RuleTransfer, SearchSpent
 from nfd.laws.transfer import Transfer
 from nfd.laws.transfer_answer import growth_note
 from nfd.runs.losses import classes_last
@@ -165,16 +165,17 @@ def transfer(
         rates = _grid(lr, family.law)
         grid_seeds = count or _GRID_SEEDS
         question = _Question(by_rule, task, sizes, grid_seeds, varying, rates, halve, opened)
-        trainings = None
+        spent = None
         if is_search:
             together = Together(question, most)
-            answers = searched(together, by_rule, sizes, looks_of(count), with_middle)
-            trainings = len(together.keys)
+            looks = looks_of(count)
+            answers = searched(together, by_rule, sizes, looks, with_middle)
+            spent = SearchSpent(len(together.keys), most, looks[-1], tuple(sizes))
         else:
             answers = question.answers()
         score = _SCORES[task.score]
     diverged = "log C" if question.classes else "an untrained one"
-    of_seeds = f"up to {looks_of(count)[-1]} seeds" if is_search else f"{grid_seeds} seeds"
+    of_seeds = f"{grid_seeds} seeds" if spent is None else f"up to {spent.seeds} seeds"
     about = (
         f"{family.name}, {family.optimizer}, {task.about}, {of_seeds}; best by {score}; a "
         f"network that diverged counts as {diverged}. A regret under {TOLERANCE:.0%} of the "
@@ -186,9 +187,7 @@ def transfer(
     notes += growth_note(answers)
     if is_search and not with_middle:
         notes += _middle_note(sizes)
-    return Transfer(
-        tuple(answers), about, score, tuple(notes), question.seconds, trainings=trainings
-    )
+    return Transfer(tuple(answers), about, score, tuple(notes), question.seconds, spent=spent)
 
 
 def _rules(rules: Sequence[str] | None, family: Family) -> list[str]:

@@ -135,8 +135,10 @@ def looks_of(seeds: int | None) -> list[int]:
         return list(LOOKS)
     looks = [count for count in LOOKS if count < seeds]
     # Looks twice as far apart add little to the chance of a false verdict.
-    while 2 * looks[-1] < seeds and looks[-1] >= LOOKS[-1]:
-        looks.append(2 * looks[-1])
+    further = 2 * LOOKS[-1]
+    while further < seeds:
+        looks.append(further)
+        further *= 2
     return [*looks, seeds]
 
 

@@ -31,6 +31,21 @@ FEWEST_SEEDS = 3
 
 
 @dataclass(frozen=True)
+class SearchSpent:
+    """What the searches of all rules took together, and what they might take.
+
+    Attributes:
+        trainings: how many. budget: how many at most. seeds: of the largest network at most.
+        sizes: those asked about, of which some may not have been trained.
+    """
+
+    trainings: int
+    budget: float
+    seeds: int
+    sizes: tuple[Size, ...]
+
+
+@dataclass(frozen=True)
 class RuleTransfer:
     """The scores of one rule by (width, depth), and the regret of the smallest at the largest.
 

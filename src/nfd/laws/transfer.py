@@ -29,7 +29,13 @@ from nfd.laws.log_columns import Field
 from nfd.laws.logged_runs import LoggedRun
 from nfd.laws.logs import RATE_FIELDS, Log, needs_rate_law, read_log
 from nfd.laws.regret import Regret
-from nfd.laws.rule_transfer import RuleTransfer, TransferVerdict, size_in_words, sizes_of
+from nfd.laws.rule_transfer import (
+    RuleTransfer,
+    SearchSpent,
+    TransferVerdict,
+    size_in_words,
+    sizes_of,
+)
 from nfd.laws.transfer_answer import Decided, Question, cost_rows, growth_note
 from nfd.report.shown import Shown
 
@@ -55,7 +61,7 @@ class Transfer(Shown):
         score: the loss that best rates minimise.
         notes: which runs were left out, and what a small regret does not show.
         seconds: of one training on average; not-a-number for a log.
-        trainings: how many a search took; None for a grid or a log.
+        spent: what a search took; None for a grid or a log.
         is_log: whether the runs are from a log.
         has_guess: whether the loss of a diverged run was given.
     """
@@ -67,7 +73,7 @@ class Transfer(Shown):
     seconds: float = math.nan
     is_log: bool = False
     has_guess: bool = True
-    trainings: int | None = None
+    spent: SearchSpent | None = None
 
     @property
     def law(self) -> None:
@@ -191,9 +197,7 @@ class Transfer(Shown):
     @cached_property
     def decided(self) -> Decided:
         """The decision, and what to run next."""
-        return Question(
-            self.rules, self.is_log, self.has_guess, self.seconds, self.trainings
-        ).decided()
+        return Question(self.rules, self.is_log, self.has_guess, self.seconds, self.spent).decided()
 
     @property
     def _runs(self) -> str:
@@ -205,8 +209,8 @@ class Transfer(Shown):
             if values != [1]:
                 noun = axis if len(values) == 1 else f"{axis}s"
                 parts.append(f"{noun} {', '.join(map(str, values))}")
-        if self.trainings is not None:
-            return " · ".join([*parts, plural(self.trainings, "training")])
+        if self.spent is not None:
+            return " · ".join([*parts, plural(self.spent.trainings, "training")])
         cell = self.rules[0].cells[sizes[0]]
         rates, seeds = cell.losses.shape[::-1]
         parts += [plural(rates, "learning rate"), plural(seeds, "seed")]

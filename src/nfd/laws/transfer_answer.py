@@ -22,6 +22,7 @@ from nfd.laws.rule_transfer import (
     FEWEST_SEEDS,
     TOLERANCE,
     RuleTransfer,
+    SearchSpent,
     TransferVerdict,
     rule_in_words,
     size_in_words,
@@ -89,14 +90,14 @@ class Question:
         is_log: whether the runs are from a log, so that nothing can be trained again.
         has_guess: whether progress counts from a loss that is known.
         seconds: of one training on average; not-a-number where nobody says.
-        trainings: how many a search took; None for a grid or a log.
+        spent: what a search took; None for a grid or a log.
     """
 
     rules: Sequence[RuleTransfer]
     is_log: bool
     has_guess: bool
     seconds: float
-    trainings: int | None = None
+    spent: SearchSpent | None = None
 
     @property
     def sizes(self) -> list[Size]:
@@ -115,10 +116,9 @@ class Question:
     def decided(self) -> Decided:
         """Decide, by the first of these that holds."""
         small, *_, large = [*self.sizes, self.sizes[-1]]
-        if self.trainings is None and len(self.sizes) < 2:
+        if self.spent is None and len(self.sizes) < 2:
             return self._one_size()
-        rate_is_known = self.trainings is None or any(one.learns(small) for one in self.rules)
-        if not rate_is_known:
+        if self.spent is not None and not any(one.learns(small) for one in self.rules):
             return self._nothing_learnt(small)
         if len(self.sizes) > 1 and not any(answer.learns(large) for answer in self.rules):
             return self._nothing_learnt(large)
@@ -127,8 +127,8 @@ class Question:
             return self._transfers(rule, small, large)
         if rule.verdict == "COSTS":
             return self._costs(rule, small, large)
-        if rule.decision is not None:
-            return self._searched(rule, rule.decision, small, large)
+        if rule.decision is not None and self.spent is not None:
+            return self._searched(rule, rule.decision, self.spent)
         return self._open(rule, small, large)
 
     # ---- decided
@@ -287,41 +287,40 @@ class Question:
         )
         return answer, wanted
 
-    def _searched(
-        self, rule: RuleTransfer, decision: Decision, small: Size, large: Size
-    ) -> Decided:
+    def _searched(self, rule: RuleTransfer, decision: Decision, spent: SearchSpent) -> Decided:
         """Say why a search did not decide, and what lets it go on."""
+        small, *_, large = [*self.sizes, self.sizes[-1]]
         if decision.regret is None or math.isnan(decision.regret.share.value):
             answer = Answer(
                 "open",
                 NOT_DECIDED,
-                f"{plural(self.trainings or 0, 'training')} did not decide: {decision.reason}",
-                f"The search ended before it compared two rates of {self.size(large)}"
+                f"{plural(spent.trainings, 'training')} did not decide: {decision.reason}",
+                "The search ended before it could compare two rates of the largest network"
                 f"{_with(rule.rule)}.",
             )
             if decision.reason != BUDGET_SPENT:
                 return Decided(answer, None)
-            return self._with_budget(answer, {})
+            return self._with_budget(answer, spent, 0)
         seeds = len(decision.regret.new.losses)
         # Where nobody can tell, as many as halve the interval.
         wanted = decision.seeds_needed or 2**31
         share = decision.regret.share.value
         answer, wanted = self._undecided(rule, (small, large), share, seeds, wanted)
         if decision.reason == BUDGET_SPENT:
-            return self._with_budget(answer, {"seeds": wanted})
-        more = len(self._still_open()) * decision.compared * (wanted - seeds)
+            return self._with_budget(answer, spent, wanted)
+        undecided = [one for one in self.rules if one.verdict == "UNCERTAIN"]
+        more = len(undecided) * decision.compared * (wanted - seeds)
         advice = self._continued({"seeds": wanted}, f"about {number(more)} more runs", more)
         return Decided(_with_next(answer, advice), advice)
 
-    def _still_open(self) -> list[RuleTransfer]:
-        """The rules that more trainings may decide."""
-        return [one for one in self.rules if one.verdict == "UNCERTAIN"]
-
-    def _with_budget(self, answer: Answer, arguments: dict[str, int]) -> Decided:
-        """Advise twice the budget."""
-        spent = self.trainings or 0
-        arguments = {"budget": 2 * spent} | arguments
-        advice = self._continued(arguments, f"up to {number(spent)} more runs", spent)
+    def _with_budget(self, answer: Answer, spent: SearchSpent, seeds: int) -> Decided:
+        """Advise twice the budget, and more seeds where the search would end before."""
+        budget = 2 * round(spent.budget)
+        more = budget - spent.trainings
+        arguments = {"budget": budget}
+        if seeds > spent.seeds:
+            arguments["seeds"] = seeds
+        advice = self._continued(arguments, f"up to {number(more)} more runs", more)
         return Decided(_with_next(answer, advice), advice)
 
     def _continued(self, arguments: dict[str, int], runs: str, more: int) -> Advice:
@@ -504,13 +503,14 @@ class Question:
 
     def _call(self, argument: str) -> str:
         """The user's call with another argument; names are those of the documentation."""
-        widths = sorted({width for width, _ in self.sizes})
-        depths = sorted({depth for _, depth in self.sizes})
+        sizes = self.sizes if self.spent is None else self.spent.sizes
+        widths = sorted({width for width, _ in sizes})
+        depths = sorted({depth for _, depth in sizes})
         more = ""
         names = tuple(one.rule for one in self.rules)
         if not argument.startswith("rules="):
             more = f", rules={names}"
-        has_rates = self.trainings is None and not argument.startswith("lr=")
+        has_rates = self.spent is None and not argument.startswith("lr=")
         rates = " rates," if has_rates else ""
         return f"nfd.transfer(make_model, batches, {widths}, {depths},{rates} {argument}{more})"
 
