@@ -164,6 +164,7 @@ def asked(
     return nfd.transfer(make_model, task, [8, 16], [2], sweep=sweep, **options)
 
 
+@pytest.mark.filterwarnings("ignore:halving goes")
 def test_halving_finds_the_rates_of_the_whole_grid_with_fewer_whole_trainings(
     tmp_path: Path,
 ) -> None:

@@ -86,44 +86,41 @@ def transfer(
     roles: Mapping[str, str] | None = None,
     sweep: Sweep | None = None,
 ) -> Transfer:
-    """Find the best learning rate of every size, and the cost of tuning on a small network.
+    """Say whether a small network's best learning rate serves a large one.
 
-    Every network is trained at every rate from every seed. Where the best rate is at an end of the
-    grid, rates are added. Then the largest network is trained from ``2 seeds`` new seeds, at the
-    smallest network's best rate and at its own. The difference is the regret.
-    ``Transfer.answer`` says what to train with, or what to run to find it; ``Transfer.notes`` say
-    where growing does not help, and where initial weights are far from fan-in scaling.
+    Without ``lr``, trainings go where they decide: first the smallest network's best rate, then,
+    seed after seed, what that rate loses at the largest size: the regret. The search ends with a
+    verdict, or says how many seeds may make one.
 
     Example::
 
-        answer = nfd.transfer(
-            make_model, batches, [16, 32], [2], lr=(1e-3, 3e-3, 9e-3), rules=("complete-p",)
-        )
+        answer = nfd.transfer(make_model, batches, [16, 32], [2], rules=("complete-p",))
         print(answer)
-        print(answer.best("complete-p", 16, 2), answer.regret("complete-p"))
 
-    With ``axes`` the best rate is also found at every value of other settings, one setting at a
-    time: ``axes={"batch_size": (16, 32, 64), "weight_decay": (0.0, 0.01, 0.1)}``. One size is then
-    enough.
+    With ``lr``, every size is trained at every rate from every seed, with more rates where the best
+    one is at an end; then the largest network at the two best rates from ``2 seeds`` new seeds.
 
-    The regret is a share of the progress: how far training lowers the loss below log C, the loss of
-    a uniform guess among C classes. Under a loss other than cross-entropy, which must not be
-    negative, progress counts from the loss of untrained networks. A network that diverges makes
-    none.
+    With ``axes`` the best rate is found at every value of other settings, one at a time:
+    ``axes={"batch_size": (16, 32)}``. One size is then enough.
+
+    The regret is a share of the progress: how far training lowers the loss below log C, that of a
+    uniform guess among C classes, or, under a loss other than cross-entropy, which must not be
+    negative, below that of untrained networks. A network that diverges makes none.
 
     Args:
         family: ``make_model(width, depth)``, whose base is the smallest network, or an
             ``nfd.Family``.
         task: batches, one update for each, or an ``nfd.Task``.
-        widths, depths: every pair is trained. Two sizes or more, unless there are ``axes``.
-        lr: three rates of the base or more. By default an eighth to eight times the rate of
-            ``nfd.check``.
-        rules: to compare; by default the family's rule and ``"standard"``, your model as it is.
+        widths, depths: of the networks. Two sizes or more, unless there are ``axes``.
+        lr: a grid of three rates of the base or more. With ``axes`` by default seven octaves.
+        rules: to compare; by default the family's and ``"standard"``, your model as it is.
         optimizer, blocks, roles: in place of the family's; as in ``nfd.plan``.
-        seeds: of every network, at least 2; a verdict needs 3.
+        seeds: of the largest network at most, 12; of a grid every network's, 3.
+        budget: trainings of a search at most, stored ones too.
+        drift: whether a search trains the sizes between.
         axes: setting to ascending values: ``"weight_decay"``, ``"batch_size"``, ``"steps"``,
             ``"init_scale"``, ``"adamw_lr"``, or another keyword of ``make_model``.
-        halving: choose rates by short trainings first.
+        halving: goes in 0.5.
         sweep: where networks are trained and kept.
 
     Returns:

@@ -270,6 +270,8 @@ class Search:
         yield from self._ask("small", [self.usual - 2, self.usual, self.usual + 2], range(2), why)
         yield from self._walk("small", 2.0, 2, why)
         best = small.rates[int(small.scores().typical.argmin())]
+        if not small.scores().learns:
+            return best
         yield from self._ask("small", [best - 1, best + 1], range(2), why)
         for count in range(2, SMALL_SEEDS + 1):
             yield from self._ask("small", small.rates, range(count), why)
