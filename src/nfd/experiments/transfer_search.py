@@ -134,7 +134,7 @@ def looks_of(seeds: int | None) -> list[int]:
     if seeds is None:
         return list(LOOKS)
     looks = [count for count in LOOKS if count < seeds]
-    # Looks twice as far apart add little to the chance of a false verdict.
+    # Every look adds to the chance of a false verdict: they are twice as far apart.
     further = 2 * LOOKS[-1]
     while further < seeds:
         looks.append(further)

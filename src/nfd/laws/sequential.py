@@ -7,7 +7,7 @@ Trainings are asked for one batch after another, each where it decides most:
    until the best rate is known to ``KNOWN`` doublings.
 2. The large network at the small one's best rate and an octave to either side, two seeds; it is
    walked after in the same way.
-3. Looks, after 3, 5, 8 and 12 seeds. Only the small network's rate and its close rivals take more
+3. Looks, after 2, 3, 5, 8 and 12 seeds. Only the small network's rate and its close rivals take more
    seeds. With L the loss of the large network, paired by seed, and rates over its progress:
 
    - TRANSFERS, if ``L(small's rate) - L(rival)`` is below the tolerance for *every* close rival, by
@@ -15,8 +15,9 @@ Trainings are asked for one batch after another, each where it decides most:
      rivals and judge them.
    - COSTS, if it is above the tolerance for the best rate of the large network, by the lower limit.
 
-   Every look has the one-sided level ``LEVEL``: four looks make a false verdict with a chance of at
-   most .023 for normal noise, and .034 for exponential noise (200,000 draws).
+   Every look has the one-sided level ``LEVEL``. Where the regret is exactly the tolerance, the
+   worst case, five looks make a false verdict with a chance of .027 for normal noise, .038 for
+   exponential noise; a sixth at 24 seeds makes it .033 and .056 (200,000 draws).
 4. Where only the chance to diverge keeps a verdict open, guards show where the edge of stability
    lies: the small network is trained at its own edge, the large one beyond the small one's rate.
 
@@ -439,6 +440,8 @@ class _Looks:
         elif share.value < tolerance:
             # Another rival may be better than the chosen one.
             share = replace(share, high=max(share.high, *look.uppers.values()))
+        if not math.isfinite(share.high - share.low):
+            share = UNKNOWN
         regret = SequentialRegret(
             self.large.scores([self.at, against]),
             self.large.scores(self._judged_rates),
