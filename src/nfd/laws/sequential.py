@@ -7,8 +7,8 @@ Trainings are asked for one batch after another, each where it decides most:
    until the best rate is known to ``KNOWN`` doublings.
 2. The large network at the small one's best rate and an octave to either side, two seeds; it is
    walked after in the same way.
-3. Looks, after 2, 3, 5, 8 and 12 seeds. Only the small network's rate and its close rivals take more
-   seeds. With L the loss of the large network, paired by seed, and rates over its progress:
+3. Looks, after 2, 3, 5, 8 and 12 seeds. Only the small network's rate and its close rivals take
+   more seeds. With L the loss of the large network, paired by seed, and rates over its progress:
 
    - TRANSFERS, if ``L(small's rate) - L(rival)`` is below the tolerance for *every* close rival, by
      the upper limit of its interval. That is an intersection of tests, so that seeds may choose the
