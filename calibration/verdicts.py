@@ -248,6 +248,7 @@ class Case:
             optimizer=self.optimizer,
             seeds=seeds,
             at=at,
+            remedy=False,
         )
 
     @property

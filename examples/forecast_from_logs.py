@@ -75,10 +75,7 @@ rate
 # %%
 best = dict[tuple[float, float], dict[str, float]]()
 for row in sorted(past, key=lambda row: -row["loss"]):
-    best[row["parameters"], row["tokens"]] = row | {
-        "operations": cost(row),
-        "tokens": f"{row['tokens']:,.0f} tokens",
-    }
+    best[row["parameters"], row["tokens"]] = row | {"operations": cost(row)}
 x = alt.X(
     "operations:Q",
     scale=alt.Scale(type="log"),
@@ -86,13 +83,16 @@ x = alt.X(
     title="6 x parameters x tokens",
 )
 y = alt.Y("loss:Q", scale=alt.Scale(zero=False), title="loss (nats per byte)")
-told = {"operations": most, "low": forecast.low, "high": forecast.high, "loss": happened["loss"]}
-target = alt.Chart(alt.InlineData([told])).encode(x=x)
+legend = alt.Legend(format=",")
+blues = alt.Scale(scheme=alt.SchemeParams("blues", extent=[0.4, 1]))
+colour = alt.Color("tokens:O", scale=blues, legend=legend)
+reached = {"operations": most, "low": forecast.low, "high": forecast.high, "loss": happened["loss"]}
+target = alt.Chart(alt.InlineData([reached])).encode(x=x)
 chart = (
     alt.Chart(alt.InlineData([*best.values()]))
     .mark_point(filled=True)
-    .encode(x=x, y=y, color="tokens:N", shape="tokens:N")
+    .encode(x=x, y=y, color=colour, shape=alt.Shape("tokens:O", legend=legend))
     + target.mark_rule(strokeWidth=2).encode(y="low:Q", y2="high:Q")
-    + target.mark_point(shape="diamond", size=80, color="#D55E00").encode(y=y)
+    + target.mark_point(shape="diamond", filled=True, size=110, color="black").encode(y=y)
 )
 chart.properties(width=480, height=260, title="The forecast (bar) and what happened (diamond)")

@@ -13,6 +13,7 @@ LR = 1e-2
 STEPS = 40
 
 # %%
+import altair as alt
 import lightning
 import torch
 from torch import nn
@@ -20,6 +21,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import nfd
 from nfd.data import digits
+
+alt.renderers.enable("png")
 
 
 class Block(nn.Module):
@@ -41,6 +44,9 @@ def make_model(width, depth):
     return nn.Sequential(nn.Linear(64, width), blocks, nn.LayerNorm(width), nn.Linear(width, 10))
 
 
+# %%
+nfd.plan(make_model(WIDTH, DEPTH), BASE, make_model=make_model, sample=torch.zeros(2, 64))
+
 # %% [markdown]
 # The plan touches two places: the initial weights, and the optimizer. A schedule scales every group
 # alike.
@@ -53,6 +59,7 @@ class Planned(lightning.LightningModule):
     def __init__(self, width, depth, planned):
         super().__init__()
         self.net = make_model(width, depth)
+        self.losses = []
         self.plan = None
         if planned:
             self.plan = nfd.plan(self.net, BASE, make_model=make_model, sample=torch.zeros(2, 64))
@@ -60,7 +67,9 @@ class Planned(lightning.LightningModule):
 
     def training_step(self, batch, _):
         inputs, targets = batch
-        return nn.functional.cross_entropy(self.net(inputs), targets)
+        loss = nn.functional.cross_entropy(self.net(inputs), targets)
+        self.losses.append(float(loss.detach()))
+        return loss
 
     def configure_optimizers(self):
         optimizer = torch.optim.AdamW(self.net.parameters(), lr=LR, weight_decay=0.01)
@@ -70,31 +79,40 @@ class Planned(lightning.LightningModule):
 
 
 def trained(width, depth, planned):
-    """The test loss after training; the callback refuses an optimizer without the plan's groups."""
+    """Test loss, training losses; the callback refuses an optimizer without the plan's groups."""
     data = digits()
     lightning.seed_everything(0, verbose=False)
     model = Planned(width, depth, planned)
     callbacks = [nfd.integrations.LightningCallback(model.plan)] if planned else []
-    trainer = lightning.Trainer(
-        max_steps=STEPS,
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        callbacks=callbacks,
-    )
-    trainer.fit(
-        model, DataLoader(TensorDataset(data.inputs, data.labels), batch_size=64, shuffle=True)
-    )
+    switches = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
+    quiet = dict.fromkeys(switches, False)
+    trainer = lightning.Trainer(max_steps=STEPS, accelerator="cpu", callbacks=callbacks, **quiet)
+    samples = TensorDataset(data.inputs, data.labels)
+    trainer.fit(model, DataLoader(samples, batch_size=64, shuffle=True))
     with torch.no_grad():
-        return float(nn.functional.cross_entropy(model.net(data.test_inputs), data.test_labels))
+        test = nn.functional.cross_entropy(model.net(data.test_inputs), data.test_labels)
+    return float(test), model.losses
 
 
 # %%
-print(f"small, lr {LR}: {trained(*BASE, planned=False):.3f}")
+curves = {}
+test, curves["small"] = trained(*BASE, planned=False)
+print(f"small, lr {LR}: {test:.3f}")
 for planned in (False, True):
-    print(
-        f"large, lr {LR}, {'the plan' if planned else 'defaults'}: loss: "
-        f"{trained(WIDTH, DEPTH, planned):.3f}"
-    )
+    name = "the plan" if planned else "defaults"
+    test, curves[f"large, {name}"] = trained(WIDTH, DEPTH, planned)
+    print(f"large, lr {LR}, {name}: loss: {test:.3f}")
+
+# %% [markdown]
+# With the defaults, the large network does not learn at the small one's rate; by its plan it does.
+
+# %%
+rows = []
+for name, losses in curves.items():
+    rows += [{"network": name, "step": k, "loss": loss} for k, loss in enumerate(losses)]
+colours = alt.Scale(domain=[*curves], range=["#5c6570", "#c4500c", "#0067a5"])
+alt.Chart(alt.InlineData(rows)).mark_line(clip=True).encode(
+    x="step:Q",
+    y=alt.Y("loss:Q", scale=alt.Scale(domain=[0, 6]), title="training loss (nats)"),
+    color=alt.Color("network:N", sort=None, title=None, scale=colours),
+).properties(width=480, height=260, title="One rate, found at the small size")

@@ -15,10 +15,13 @@ STEPS = 40
 # %%
 import tempfile
 
+import altair as alt
 import torch
 import transformers
 
 import nfd
+
+alt.renderers.enable("png")
 
 
 def gpt2(width, depth):
@@ -39,6 +42,9 @@ text = (transformers.__doc__ or "") + (torch.nn.Module.__doc__ or "")  # comes w
 windows = torch.tensor(list(text.encode()))[: len(text.encode()) // 32 * 32].view(-1, 32)
 data = [{"input_ids": w, "labels": w} for w in windows]
 
+# %%
+nfd.plan(gpt2(WIDTH, DEPTH), BASE, rule="complete-p", make_model=gpt2)
+
 # %% [markdown]
 # The plan touches three lines: the initial weights, the optimizer, and a callback that refuses an
 # optimizer without the plan's groups. Clipping over all tensors is off, as it would act differently
@@ -47,7 +53,7 @@ data = [{"input_ids": w, "labels": w} for w in windows]
 
 # %%
 def trained(size, lr, planned):
-    """The mean training loss of the second half of the steps."""
+    """The training loss at every step."""
     transformers.set_seed(0)
     model = gpt2(*size)
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.1)
@@ -75,12 +81,32 @@ def trained(size, lr, planned):
         )
         trainer.remove_callback(transformers.PrinterCallback)
         trainer.train()
-    losses = [row["loss"] for row in trainer.state.log_history if "loss" in row]
+    return [row["loss"] for row in trainer.state.log_history if "loss" in row]
+
+
+def late(losses):
+    """The mean loss of the second half of the steps."""
     return sum(losses[STEPS // 2 :]) / (STEPS - STEPS // 2)
 
 
 # %%
-print(f"small, lr {LR}: {trained(BASE, LR, planned=False):.3f}")
+curves = {"small": trained(BASE, LR, planned=False)}
+print(f"small, lr {LR}: {late(curves['small']):.3f}")
 for planned in (False, True):
-    loss = trained((WIDTH, DEPTH), LR, planned)
-    print(f"large, lr {LR}, {'the plan' if planned else 'defaults'}: loss: {loss:.3f}")
+    name = "the plan" if planned else "defaults"
+    curves[f"large, {name}"] = trained((WIDTH, DEPTH), LR, planned)
+    print(f"large, lr {LR}, {name}: loss: {late(curves[f'large, {name}']):.3f}")
+
+# %% [markdown]
+# At the small one's rate the large network with the defaults falls behind the small one.
+
+# %%
+rows = []
+for name, losses in curves.items():
+    rows += [{"network": name, "step": k, "loss": loss} for k, loss in enumerate(losses)]
+colours = alt.Scale(domain=[*curves], range=["#5c6570", "#c4500c", "#0067a5"])
+alt.Chart(alt.InlineData(rows)).mark_line(clip=True).encode(
+    x="step:Q",
+    y=alt.Y("loss:Q", scale=alt.Scale(zero=False), title="training loss (nats per byte)"),
+    color=alt.Color("network:N", sort=None, title=None, scale=colours),
+).properties(width=480, height=260, title="One rate, found at the small size")

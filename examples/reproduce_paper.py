@@ -20,6 +20,7 @@ import sys
 from pathlib import Path
 
 import torch
+from IPython.display import Image
 
 import nfd
 from nfd.data import digits
@@ -80,5 +81,9 @@ for depth in DEPTHS:
 # %%
 command = ["nfd", "paper", "figure", FIGURE, "--size", SIZE, "--out", OUT, "--workers", "1"]
 subprocess.run([sys.executable, "-m", *command], check=True, capture_output=True)
-for panel in sorted(Path(OUT).glob("**/*.png")):
+panels = sorted(Path(OUT).glob("**/*.png"))
+for panel in panels:
     print(panel)
+
+# %%
+Image(panels[0], width=640)

@@ -168,10 +168,12 @@ def main() -> None:
 
     def on_digits(rule: RuleName, optimizer: str, lr: float) -> nfd.Check:
         family = nfd.resnets(64, 10, block="two-layer", rule=rule, optimizer=optimizer)
-        return nfd.check(family, images, [128 if full else 32], depths, lr)
+        return nfd.check(family, images, [128 if full else 32], depths, lr, remedy=False)
 
     def on_text(rule: RuleName) -> nfd.Check:
-        return nfd.check(gpt2, text, *gpt, lr=3e-3, rule=rule, optimizer="adamw", seeds=2)
+        return nfd.check(
+            gpt2, text, *gpt, lr=3e-3, rule=rule, optimizer="adamw", seeds=2, remedy=False
+        )
 
     runs: Mapping[str, Callable[[], nfd.Check]] = {
         "two-layer, `depth-mup`, SGD": lambda: on_digits("depth-mup", "sgd", 0.1),
@@ -182,7 +184,7 @@ def main() -> None:
         "GPT-2, `mup`, AdamW": lambda: on_text("mup"),
         "GPT-2, `complete-p`, AdamW": lambda: on_text("complete-p"),
         "plain blocks, `standard`, SGD": lambda: nfd.check(
-            plain, images[:3], *small, lr=0.1, rule="standard", optimizer="sgd"
+            plain, images[:3], *small, lr=0.1, rule="standard", optimizer="sgd", remedy=False
         ),
     }
     checks = dict[str, nfd.Check]()

@@ -55,7 +55,18 @@ def _answer(transfer: Answer) -> Answer:
     answer = answer.with_next("Ask it of your own model", first)
     if transfer.tone != "good":
         return answer
-    return replace(answer, state="Tune small, train large", title=_TITLE)
+    because = f"{answer.because}{_costs(transfer)}"
+    return replace(answer, state="Tune small, train large", title=_TITLE, because=because)
+
+
+def _costs(transfer: Answer) -> str:
+    """Say what tuning small costs under the rules that do not transfer."""
+    sentences = ""
+    for row in transfer.table:
+        if row[""] == "Costs":
+            share = row["gives up (95 %)"].replace("(", "(95 %: ").replace(")", " %)")
+            sentences += f" Tuned small, {row['tuning small with']} give up {share}."
+    return sentences
 
 
 def _first(result: Result, kind: str, count: int) -> list[Picture]:

@@ -197,6 +197,7 @@ def measured(name: str) -> dict[str, Any]:
                 lr,
                 seeds=SEEDS,
                 at=[10, STEPS],
+                remedy=False,
                 sweep=sweep,
             )
             inner = [row for row in looked.table if "inner" in row["meter"]]

@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.contract.test_commands import SETUP
@@ -98,6 +99,27 @@ def test_a_plan_takes_base_rule_and_rate_from_a_transfer(command: Command, folde
     assert json.loads((folder / "out/plan/result.json").read_text())["lr"] == 0.004
 
 
+@pytest.mark.parametrize(
+    ("changed", "warns"),
+    [
+        ({}, ""),
+        ({"rules": [{"rule": "complete-p", "verdict": "TRANSFERS"}]}, ""),
+        ({"rules": [{"rule": "complete-p", "verdict": "UNCERTAIN"}]}, "was not decided: tested to"),
+        ({"rules": [{"rule": "mup", "verdict": "UNCERTAIN"}]}, ""),
+        ({"model": "other.py:ViT"}, "the rate was tuned on other.py:ViT, not on setup.py:"),
+    ],
+)
+def test_a_plan_warns_of_rates_that_may_not_serve_it(
+    command: Command, folder: Path, changed: dict[str, Any], warns: str
+) -> None:
+    (folder / "tuned" / "result.json").write_text(json.dumps(TUNED | changed))
+    _, out, _ = command(*OF_32, "--from", "tuned")
+    assert "PLANNED" in out
+    said = " ".join(out.split())
+    assert ("But " in said) == bool(warns)
+    assert warns in said
+
+
 def test_a_plan_shows_the_rates_that_its_optimizer_gets(command: Command, folder: Path) -> None:
     _, out, _ = command(*OF_32, "--base", "8", "2", "--lr", "0.02", "--rule", "complete-p")
     plan = nfd.Plan.load(folder / "out/plan/plan.json")
@@ -146,9 +168,9 @@ def _tables(tmp_path: Path) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("option", "read_by", "said"),
     [
-        (("--scaled", "tokens=-0.5"), "tokens", "lr times tokens^-0.5"),
+        (("--scaled", "tokens=-0.5"), "tokens", "--scaled tokens=-0.5 --at"),
         (("--rule", "mup"), "tokens", "mup"),
-        (("--guess", "8"), "width", "best lr at width 32"),
+        (("--guess", "8"), "width", "32 wide"),
     ],
 )
 def test_an_option_needs_the_table_that_it_is_for(
@@ -176,7 +198,7 @@ def test_a_table_of_widths_and_parameters_reads_the_rule_for_a_law(
     assert "Leave --rule out" in err
     code, out, _ = command(*options, "--at", "parameters=7B")
     assert code == 0
-    assert "At parameters=7B" in out
+    assert "rain 7B parameters" in out
 
 
 @pytest.mark.parametrize(
@@ -206,8 +228,9 @@ def test_what_only_a_table_needs_is_refused_without_one(
 def test_the_file_may_follow_an_option_of_several_values(
     line: tuple[str, ...], command: Command
 ) -> None:
-    _, out, err = command("check", *line, "--depths", "2", "--steps", "2", "--executor", "inline")
-    assert "widths 8, 16" in out, err
+    options = ("--depths", "2", "--steps", "2", "--executor", "inline", "--json")
+    _, out, err = command("check", *line, *options)
+    assert "widths 8, 16" in json.loads(out)["answer"]["about"], err
 
 
 @pytest.mark.parametrize(

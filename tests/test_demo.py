@@ -24,9 +24,16 @@ def results(folder: Path, tone: Tone) -> Path:
     """Results of the three commands, whose transfer ends in this state."""
     small = [drawn(f"small{k}", kind="small") for k in range(5)]
     halves = [drawn(f"half{k}", kind="half") for k in range(3)]
+    costs = [
+        {"tuning small with": name, "": state, "gives up (95 %)": "42 % (25 to 63)"}
+        for name, state in (("the defaults", "Costs"), ("the plan", "Transfers"))
+    ]
     contents = {
         "check": (Answer("bad", "Will not scale", "7 tensors need another rate"), small),
-        "transfer": (Answer(tone, "Some state", "A decision", "It costs 1.4 %."), halves),
+        "transfer": (
+            Answer(tone, "Some state", "A decision", "It costs 1.4 %.", table=costs),
+            halves,
+        ),
         "paper": (Answer("good", "Decided", "4 of 5 hold", table=[{"": "✓", "a": "b"}]), []),
     }
     for name, (answer, pictures) in contents.items():
@@ -44,6 +51,9 @@ def test_the_demo_tells_its_story_only_where_the_rate_transfers(tone: Tone, tmp_
     assert ("A decision" in head) == (tone != "good")
     assert "It costs 1.4&nbsp;%." in head
     assert "nfd check setup.py" in head
+    # Only the rule that costs is named, and only where another one transfers.
+    assert ("the defaults give up" in head) == (tone == "good")
+    assert "the plan give up" not in head
     order = ["Check: 7 tensors", "small0", "small3", "Transfer: a decision", "half0", "half1"]
     places = [page.index(text) for text in [*order, "three commands", "4 of 5 hold"]]
     assert places == sorted(places)

@@ -10,7 +10,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from nfd.laws.best_size import Cost, amount, best_size
+import nfd
+from nfd.laws.best_size import Cost, amount
 from nfd.laws.loss_law import Law, fit_law
 
 TRUE = {"floor": 0.735, "a": 7.9, "b": 0.52}
@@ -138,6 +139,7 @@ def test_the_best_size_is_that_of_brute_force(cost: Cost, terms: dict[str, float
             for n in range(1, cost.widest(1, budget) + 1)
             for L in range(1, cost.deepest(n, budget) + 1)
         )
-        found = best_size(law, cost, budget)
+        fitted = nfd.ScalingLaw(law, {}, "made up", costs={"flops": cost})
+        found = fitted.best(flops=budget)
         assert found.cost == cost.at(found.width, found.depth) <= budget
         assert a / found.width + b / found.depth == pytest.approx(best, rel=1e-12)

@@ -815,7 +815,9 @@ def test_lost_ratios_are_warned_of_once(name: str, optimizer: str) -> None:
     warned = [str(warning.message) for warning in caught if "the plan's" in str(warning.message)]
     assert len(warned) == (name in LOST)
     if name in LOST:
-        assert "max_lr=[" in warned[0]
+        words = ("max_lr=[", "eta_min", "lr_scale")
+        named = dict(zip(LOST, words, strict=True))[name]
+        assert [word for word in words if word in warned[0]] == [named]
         with pytest.raises(ValueError, match=r"no longer the plan's: groups \d+ and \d+"):
             plan.check_rates(made)
     else:

@@ -119,6 +119,8 @@ class _InTrainer(_Hooks):
         super().__init__(plan, watch)
         self.log = log
         self._unlogged: dict[str, float] = {}
+        # The step up to which the Trainer has logged its loss, a mean over the steps since
+        self._logged = 0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Check the optimizer, and restore the watch from the checkpoint, if there is one."""
@@ -131,6 +133,8 @@ class _InTrainer(_Hooks):
         stored = state.stateful_callbacks.get(_STATE)
         if self.watch is not None and stored:
             self.watch.load_state_dict(stored)
+        if self.watch is not None:
+            self._logged = self.watch.steps
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Step the watch, before gradients are cleared."""
@@ -159,7 +163,8 @@ class _InTrainer(_Hooks):
     ) -> None:
         """Give the watch a loss that the Trainer logs."""
         if self.watch is not None and logs is not None and "loss" in logs:
-            self.watch.note_loss(float(logs["loss"]))
+            self.watch.note_loss(float(logs["loss"]), steps=self.watch.steps - self._logged)
+            self._logged = self.watch.steps
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Put the watch into the state, if the Trainer is to save it."""

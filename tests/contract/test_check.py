@@ -967,6 +967,49 @@ def test_an_answer_says_what_to_change_and_the_plan_mends_it() -> None:
     assert (unmended.table, unmended.runs) == (check.table, check.runs)
 
 
+class Attending(nn.Module):
+    """A residual block of attention whose heads have a size, or a number, that stays."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.proj = nn.Linear(width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        split = self.qkv(self.norm(x)).unflatten(-1, (3, self.heads, -1))
+        q, k, v = split.permute(2, 0, 3, 1, 4)
+        weights = (q @ k.mT / math.sqrt(q.shape[-1])).softmax(-1)
+        return x + self.proj((weights @ v).transpose(1, 2).flatten(-2))
+
+
+class Attentive(nn.Module):
+    def __init__(self, width: int, depth: int, heads: int) -> None:
+        super().__init__()
+        self.embed = nn.Linear(4, width)
+        self.blocks = nn.ModuleList(Attending(width, heads) for _ in range(depth))
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.embed(x.unflatten(-1, (16, 4)))
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x.mean(1))
+
+
+@pytest.mark.parametrize("heads_grow", [False, True])
+def test_what_no_plan_sets_is_to_be_edited_first(heads_grow: bool) -> None:
+    make_model: Any = lambda width, depth: Attentive(width, depth, width // 8 if heads_grow else 4)  # noqa: E731
+    check = nfd.check(make_model, batches(3), [32, 64, 128], [2], lr=4e-3, rule="standard", seeds=2)
+    answer = check.answer
+    assert answer.next is not None
+    assert ("attention logits" in {change.quantity for change in check.changes}) != heads_grow
+    assert answer.but.startswith("no plan can set the attention logits") != heads_grow
+    assert ("let the number of heads grow" in answer.next.label) != heads_grow
+    assert ("nfd.transfer(make_model" in answer.next.code) == heads_grow
+
+
 def test_what_is_not_decided_says_what_to_run() -> None:
     check = nfd.check(ResidualMLP, batches(2), [16, 32], [2], lr=3e-3, seeds=2)
     assert check.ok

@@ -297,7 +297,9 @@ def test_a_keyword_of_make_model_is_an_axis() -> None:
         assert drift.low <= power <= drift.high
         assert not drift.low <= 0 <= drift.high
     assert answer.best("standard", 4, 2, experts=8).value == pytest.approx(1 / 8, rel=0.2)
-    assert "experts^" in str(answer)
+    assert "when experts doubles, the best rate is multiplied by 0.5" in " ".join(
+        answer.answer.details
+    )
     # and keywords that are bound stay
     fixed = swept({"experts": (2, 4)}, make_model=partial(Steeper, top_k=2))
     assert fixed.best("standard", 4, 2, experts=4).value == pytest.approx(1 / 2, rel=0.2)

@@ -251,7 +251,8 @@ def test_rules_of_a_log_may_have_any_name(tmp_path: Path) -> None:
     assert answer.returncode == 0, answer.stderr
     out = tmp_path / "out" / "transfer"
     assert [row["rule"] for row in json.loads((out / "result.json").read_text())["rules"]] == rules
-    assert len({path.name.lower() for path in out.glob("loss-*.csv")}) == len(rules)
+    charts = [chart["name"] for chart in json.loads((out / "result.json").read_text())["charts"]]
+    assert len({path.name.lower() for path in out.glob("*.svg")}) == len(charts)
 
 
 # ---- progress
@@ -362,7 +363,7 @@ def test_a_check_under_standard_says_why_tensors_are_not_judged_and_judges_them_
         nfd.check(Spare, batches(2, 8), [8, 16], [2], rule="standard", seeds=2, roles=roles)
         for roles in (None, {"spare": "embedding"})
     )
-    assert "spare: a bare parameter" in str(silent)
+    assert "spare: a bare parameter" in "\n".join(silent.answer.details)
     assert "the roles yourself: roles=" in silent.notes[0]
     assert told.notes == []
     assert told.suspects

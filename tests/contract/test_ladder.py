@@ -311,13 +311,15 @@ def test_runs_of_one_ratio_do_not_tell_a_split_and_other_runs_do() -> None:
         ladder(0.001, sizes=[(N, 20 * N) for N in (5e7, 1e8, 2e8, 4e8, 8e8, 1.6e9)])
     )
     assert one_ratio.ratio == pytest.approx(20)
-    assert one_ratio.answer.tone == "good"
-    assert "20 tokens per parameter" in one_ratio.answer.but
-    assert "train" not in one_ratio.answer.title
+    # A size is another question than the split of a budget.
+    assert one_ratio.forecast_at(parameters=3.2e9, tokens=6.4e10).answer.tone == "good"
     assert all("parameters_low" not in row for row in one_ratio.forecast.table)
     split = one_ratio.best(flops=1e21)
     assert split.answer.tone == "open"
     assert "how to split" in split.answer.title
+    assert "Runs at 5 and 80 tokens per parameter would tell" in split.answer.because
+    assert split.answer == one_ratio.forecast_at(flops=1e21).answer
+    assert one_ratio.answer.state == split.answer.state
     assert "tokens per parameter" in split.note
 
     assert fitted(0.002).ratio is None
@@ -369,3 +371,61 @@ def test_a_law_names_the_size_that_misses_it_most() -> None:
     assert size == (16e8, 64e9)
     assert above > 0.03
     assert law.about in law.answer.details
+
+
+def swept(*sizes: tuple[float, float], batches: tuple[float, ...] = (2.5e5,)) -> Rows:
+    """Runs of three rates at each size and batch; the best is the middle one."""
+    rows = Rows()
+    for N, D in sizes:
+        for batch in batches:
+            for k in (-1, 0, 1):
+                loss = 1.7 + 400 / N**0.34 + 400 / D**0.28 + 0.03 * k**2
+                row = {"params": N, "tokens": D, "batch": batch, "lr": 1e-3 * 4.0**k}
+                rows.append(row | {"loss": loss, "state": "finished"})
+    return rows
+
+
+def test_a_table_of_one_size_is_refused_for_that_and_sent_to_the_law_of_the_rate() -> None:
+    rows = swept((1e8, 2e9))
+    with pytest.raises(ValueError, match="one number of parameters and one number of tokens") as it:
+        nfd.fit_ladder(rows, rate="best")
+    assert "nfd.fit_rate_law" in str(it.value)
+    assert "columns=" not in str(it.value)
+    unnamed = [{"loss": row["loss"], "lr": row["lr"]} for row in rows]
+    with pytest.raises(ValueError, match="columns="):
+        nfd.fit_ladder(unnamed, rate="best")
+    # Of one size the rate's advice is to train, not to forecast by a law that is refused.
+    code = nfd.fit_rate_law(rows).at(1e8, 2e9, 2.5e5).answer.next
+    assert code is not None
+    assert "ladder" not in code.code
+
+
+def test_ends_count_by_the_rates_of_a_size_and_runs_that_crashed_are_said() -> None:
+    rows = swept(*SIZES)
+    inner = nfd.fit_ladder(rows, rate="best")
+    assert f"at 0 of {len(SIZES)} pairs of size and tokens" in " ".join(inner.notes)
+    assert "Left out" not in inner.answer.because
+    # Without its highest rate, the best one of a size is an end.
+    size = SIZES[0]
+    fewer = [row for row in rows if (row["params"], row["tokens"]) != size or row["lr"] < 2e-3]
+    assert "at 1 of" in " ".join(nfd.fit_ladder(fewer, rate="best").notes)
+
+    crashed = [rows[0] | {"state": "crashed", "lr": 1.0}]
+    for law in (
+        nfd.fit_ladder([*rows, *crashed], rate="best"),
+        nfd.fit_rate_law([*rows, *crashed]),
+    ):
+        assert law.answer.because.endswith("Left out: 1 crashed run.")
+        assert f"{len(SIZES)} pairs of size and tokens" in law.answer.because
+    two = nfd.fit_ladder([*rows, *crashed, *crashed], rate="best")
+    assert two.answer.because.endswith("Left out: 2 crashed runs.")
+
+
+@pytest.mark.parametrize("batches", [(2.5e5,), (2.5e5, 1e6)])
+def test_the_command_for_the_rate_names_a_batch_where_several_are_logged(
+    tmp_path: Path, batches: tuple[float, ...]
+) -> None:
+    rows = swept(*SIZES, batches=batches)
+    _, text, _ = asked(tmp_path, rows, "--rate", "best")
+    assert "nfd transfer --from runs.csv --at" in text
+    assert ("batch=" in text) == (len(batches) > 1)

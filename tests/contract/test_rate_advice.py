@@ -329,6 +329,48 @@ def test_advice_at_the_end_of_the_rates_that_were_tried_says_which_to_add() -> N
     assert "Doubling parameters multiplies the best rate by" in law.answer.title
 
 
+def of_sizes(*sizes: float) -> Rows:
+    rows = Rows()
+    for N in sizes:
+        rates = octaves(-13, -5)
+        rows += cell(bowl(rates, -9 - 0.4 * math.log2(N / 5e7)), rates, parameters=N)
+    return rows
+
+
+def test_one_size_says_no_rate_of_a_far_one_and_a_second_does() -> None:
+    far = {"parameters": 7e8, "tokens": 1e10, "batch": 5e5}
+    answer = nfd.fit_rate_law(of_sizes(5e7)).at(**far).answer
+    assert (answer.tone, answer.state) == ("open", "Not decided yet")
+    assert answer.title.startswith("Sweep a second size before you train 700M parameters")
+    assert "One size cannot say how the rate follows size" in answer.because
+    assert answer.next is not None
+    assert "a second size, for example 200M parameters" in answer.next.label
+
+    near = {"parameters": 8e7, "tokens": 1e10, "batch": 5e5}
+    assert nfd.fit_rate_law(of_sizes(5e7)).at(**near).answer.tone == "good"
+    two = nfd.fit_rate_law(of_sizes(5e7, 2e8)).at(**far).answer
+    assert two.tone == "good"
+    # The batch is the table's.
+    unsaid = nfd.fit_rate_law(of_sizes(5e7, 2e8)).at(parameters=7e8, tokens=1e10)
+    assert "In batches of 500,000 tokens" in unsaid.answer.because
+
+
+def test_advice_that_may_cost_too_much_is_not_decided() -> None:
+    rows = of_sizes(5e7, 1e8, 2e8)
+    near = nfd.fit_rate_law(rows).at(4e8, 1e10, 5e5)
+    far = nfd.fit_rate_law(rows).at(4e12, 1e10, 5e5)
+    assert near.excess.high < 0.05 < far.excess.high
+    assert (near.answer.tone, far.answer.tone) == ("good", "open")
+
+
+def test_what_the_table_does_not_vary_is_from_public_sweeps() -> None:
+    law = nfd.fit_rate_law(of_sizes(5e7, 1e8))
+    sources = {row["the best rate follows"]: row["from"] for row in law.answer.table}
+    assert sources["parameters"] == "table and sweeps"
+    assert sources["batch, below the critical one"] == "public sweeps"
+    assert "2 sizes of your table" in law.answer.because
+
+
 # ---- plans
 
 

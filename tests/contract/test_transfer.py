@@ -311,12 +311,13 @@ def test_too_few_seeds_are_not_decided_and_say_how_many_would_do() -> None:
     assert answer.verdict("mup") == "UNCERTAIN"
     first = answer.answer
     assert (first.tone, first.state) == ("open", "Not decided yet")
-    assert "3" in first.title
+    seeds = int(first.title.partition("train ")[2].split()[0])
+    assert seeds >= 4
     assert first.next is not None
-    assert "seeds=3" in first.next.code
-    # Four rates or more, since grids grow, of two sizes and one more seed; 2 rates of 6 new seeds.
+    assert f"nfd.transfer(..., seeds={seeds})" in first.next.code
+    # Four rates or more, since grids grow, of two sizes and two more seeds; 2 rates of new seeds.
     count = int(first.next.label.partition("about ")[2].split()[0])
-    assert count >= 2 * 4 + 2 * 6
+    assert count >= 2 * 4 * (seeds - 2) + 2 * 2 * seeds
     assert "No rule is known to transfer" not in str(answer)
 
 
@@ -362,6 +363,50 @@ def test_logs_have_three_states(
     assert repr(transfer) == f"<Transfer: {transfer.answer.brief}>"
 
 
+@pytest.mark.parametrize(("least", "hardly"), [(2.25, True), (1.5, False)])
+def test_networks_that_hardly_learn_are_trained_longer(least: float, hardly: bool) -> None:
+    """Where 2 % of the loss is learnt, no number of seeds tells which share of it is given up."""
+    random = np.random.default_rng(0)
+    guess = math.log(10)
+    rows = []
+    for width in (32, 128):
+        for seed in range(4):
+            for rate in range(-13, -4):
+                bowl = 0.05 * (guess - least) * (rate + 9) ** 2
+                loss = least + bowl + 0.3 * (guess - least) * random.normal()
+                rows.append({"width": width, "lr": 2.0**rate, "seed": seed, "loss": loss})
+    best = [
+        math.log2(nfd.fit_transfer(rows, guess=guess).best("logged", width, 1).value)
+        for width in (32, 128)
+    ]
+    for seed in range(4, 12):
+        for rate in best:
+            loss = least + 0.3 * (guess - least) * random.normal()
+            rows.append({"width": 128, "lr": 2.0**rate, "seed": seed, "loss": loss})
+    transfer = nfd.fit_transfer(rows, guess=guess)
+    assert transfer.verdict("logged") == "UNCERTAIN"
+    answer = transfer.answer
+    assert (answer.title == "These networks hardly learn: train longer") == hardly
+    if hardly:
+        assert "nats (95 %:" in answer.because
+        assert answer.next is None
+
+
+def test_an_interval_far_across_the_limit_names_what_else_there_is() -> None:
+    """A cost of about the limit takes ten times the seeds, or more than anybody trains."""
+    far = nfd.fit_transfer(noisy(0.09, 4, 0.05), guess=math.log(10)).answer
+    assert (far.tone, far.title) == (
+        "open",
+        "Tuning small costs at most 12 %: accept that, or train longer",
+    )
+    assert "seeds in all" in far.because
+    assert far.next is not None
+    at_the_limit = nfd.fit_transfer(noisy(0.1, 4, 0.05), guess=math.log(10)).answer
+    assert at_the_limit.title.endswith("accept that, or train longer")
+    assert "seeds" not in at_the_limit.because
+    assert at_the_limit.next is None
+
+
 def test_both_ends_of_the_cost_are_drawn_where_fresh_seeds_measured_them() -> None:
     """The grid's seeds chose the rates, and end lower than fresh ones by chance."""
     rows = noisy(0.5, 4, 0.05)
@@ -379,6 +424,17 @@ def test_both_ends_of_the_cost_are_drawn_where_fresh_seeds_measured_them() -> No
     assert ends == pytest.approx(means)
     (bar,) = (row for row in points if "from" in row)
     assert (bar["value"], bar["from"]) == pytest.approx(tuple(means))
+
+
+def test_every_rule_has_a_chart_in_the_row_that_a_notebook_shows() -> None:
+    """One rule is one chart; two are a row, each under its title."""
+    rows = [row | {"rule": "mup"} for row in noisy(0.5, 4, 0.05)]
+    one = nfd.fit_transfer(rows, guess=math.log(10)).plot().to_dict()
+    rows += [row | {"rule": "standard"} for row in noisy(0.5, 4, 0.05)]
+    two = nfd.fit_transfer(rows, guess=math.log(10)).plot().to_dict()
+    assert "hconcat" not in one
+    titles = {part["title"] for part in two["hconcat"]}
+    assert titles == {"PyTorch's defaults", "With the plan mup"}
 
 
 def test_a_best_rate_at_the_end_of_a_log_says_which_rates_to_train() -> None:
@@ -726,7 +782,7 @@ def test_a_budget_is_kept_and_a_larger_one_goes_on_from_the_store(tmp_path: Path
         assert answer.verdict("mup") == "UNCERTAIN"
         assert answer.answer.next is not None
         assert f"budget={2 * budget}" in answer.answer.next.code
-        assert "[8, 32]" in answer.answer.next.code
+        assert "nfd.transfer(..., budget=" in answer.answer.next.code
     small, larger, whole, again = counts
     assert small < larger < whole == again
     with nfd.Sweep(progress=False) as sweep:

@@ -4,7 +4,10 @@ any more.
 
 from __future__ import annotations
 
+import html
+import math
 import warnings
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from functools import cache, partial
 from pathlib import Path
@@ -16,6 +19,7 @@ from tests import models
 from tests.contract.common import ResidualMLP, batches
 from tests.test_integrations import fitted, trainer_of
 from torch import Tensor, nn
+from torch.optim import lr_scheduler
 
 import nfd
 
@@ -270,3 +274,104 @@ def test_a_page_is_grey_where_looks_fail(planned: Any, tmp_path: Path) -> None:
     assert GREEN not in page
     assert "not judged since step 3" in page
     assert "runtimeerror: out of luck" in page
+
+
+# ---- the remedy: of the cause, and not of what follows from it
+
+
+def _one_group(optimizer: torch.optim.Optimizer) -> None:
+    optimizer.param_groups[1]["lr"] *= 30
+
+
+def _one_peak(optimizer: torch.optim.Optimizer) -> None:
+    lr_scheduler.OneCycleLR(optimizer, max_lr=3e-3, total_steps=20, cycle_momentum=False)
+
+
+def _a_rate_more(optimizer: torch.optim.Optimizer) -> None:
+    scheduler = lr_scheduler.CosineAnnealingLR(optimizer, T_max=4, eta_min=1e-3)
+    optimizer.step()  # There are no gradients yet.
+    scheduler.step()
+
+
+def _nothing(optimizer: torch.optim.Optimizer) -> None:
+    """Leave the rates as planned."""
+
+
+OF_SCHEDULERS = ("OneCycleLR", "eta_min")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("spoil", "named"),
+    [(_one_group, ""), (_one_peak, "OneCycleLR"), (_a_rate_more, "eta_min"), (_nothing, None)],
+)
+def test_the_next_code_mends_the_cause_and_names_only_schedulers_that_were_seen(
+    planned: Any, spoil: Callable[[torch.optim.Optimizer], None], named: str | None
+) -> None:
+    model, plan = planned
+    watch = nfd.Watch(model, plan, SAMPLE, every=1, expected=checked())
+    optimizer = plan.make_optimizer(model, lr=3e-3)
+    spoil(optimizer)
+    for step, (x, y) in enumerate(BATCHES[:3]):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        # What follows from a wrong rate shows later.
+        watch.step(loss if step < 2 else math.inf)
+    answer = watch.answer
+    causes = [alert.cause for alert in watch.alerts]
+    assert answer.next is not None
+    if named is None:
+        assert causes == ["broken"]
+        assert "/= 2" in answer.next.code
+        return
+    assert causes == ["rate", "broken"]
+    texts = [watch.alerts[0].remedy, answer.next.code]
+    for text in texts:
+        assert [word for word in OF_SCHEDULERS if word in text] == ([named] if named else [])
+        assert "clip" not in text
+    assert "/= 2" not in answer.next.code
+    names: dict[str, Any] = {"model": model, "plan": plan, "optimizer": optimizer}
+    exec(answer.next.code, names)
+    optimizer = names["optimizer"]
+    mended = names.get("max_lr", [group["lr"] for group in optimizer.param_groups])
+    rates = [group["lr_scale"] * 3e-3 for group in optimizer.param_groups]
+    assert mended == pytest.approx(rates)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("given", "steps", "told"),
+    [
+        (range(1, 7), 1, "the loss is not above the small networks'"),
+        (range(1, 8), 1, "the loss at step 6, the last compared, is not above"),
+        ((1, 3, 5), 1, "the small networks' losses are of other steps (2, 4, 6)"),
+        ((2, 4, 6), 2, "the logged losses are means over several steps"),
+    ],
+)
+def test_a_loss_is_compared_only_at_steps_with_losses_of_small_networks(
+    planned: Any, tmp_path: Path, given: Sequence[int], steps: int, told: str
+) -> None:
+    model, plan = planned
+    model.blocks[1].requires_grad_(requires_grad=False)
+    watch = nfd.Watch(model, plan, SAMPLE, every=1, expected=checked())
+    optimizer = plan.make_optimizer(model, lr=3e-3)
+    for step in range(1, 8):
+        if step > max(given):
+            break
+        x, y = BATCHES[step - 1]
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        if step in given:
+            watch.step()
+            watch.note_loss(0.1, steps=steps)
+        else:
+            watch.step()
+    watch.state_dict()  # reads the latest loss
+    page = html.unescape(nfd.run_page(watch, tmp_path / "run.html").read_text())
+    assert told in watch.answer.because + page
+    is_latest = told == "the loss is not above the small networks'"
+    assert ("the loss is not above the small networks'" in page) == is_latest
+    assert "no losses of small networks" not in page

@@ -73,7 +73,7 @@ def plans(exhibit: Exhibit) -> tuple[str, str]:
 
 def checks(exhibit: Exhibit, rule: str) -> tuple[str, str]:
     """What a check finds."""
-    found = nfd.check(family(exhibit, rule), task(exhibit), *sizes(exhibit), lr=LR)
+    found = nfd.check(family(exhibit, rule), task(exhibit), *sizes(exhibit), lr=LR, remedy=False)
     faults = [f"{row['meter']} {row['verdict']} with {row['axis']}" for row in found.faults]
     told = [*map(str, found.failures), *faults, *found.suspicions]
     count = len(found.faults) + len(found.failures)
@@ -133,7 +133,9 @@ def watches(exhibit: Exhibit) -> tuple[str, str]:
     rule = exhibit.rules[-1]
     given = task(exhibit, 6)
     (widths, depths) = sizes(exhibit)
-    check = nfd.check(family(exhibit, rule), given, widths[:2], depths, lr=LR, at=(1, 3, 6))
+    check = nfd.check(
+        family(exhibit, rule), given, widths[:2], depths, lr=LR, at=(1, 3, 6), remedy=False
+    )
     alerts = dict[bool, list[str]]()
     for sound in (True, False):
         large = family(exhibit, rule).under(sample=given.sample)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nfd.core.answer import Answer, print_answer
-from nfd.core.options import again as again
 from nfd.core.options import json_option, quiet_option, verbose_option
 
 

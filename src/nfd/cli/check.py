@@ -7,12 +7,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nfd.cli.answering import again
 from nfd.cli.shared import SizesCommand
 from nfd.core.answer import Answer
 from nfd.core.checks import check_count
 from nfd.core.errors import InputError
-from nfd.core.options import option
+from nfd.core.options import again, option
 
 if TYPE_CHECKING:
     from nfd.cli.setup_file import Setup
@@ -89,7 +88,13 @@ class CheckCommand(SizesCommand):
 
     def _answer(self, setup: Setup, family: Family, result: Check, command: str) -> Answer:
         """The answer of the check, with advice for the shell."""
-        from nfd.meters.check_answer import about_of, is_anything_judged, more_networks
+        from nfd.meters.check_answer import (
+            about_of,
+            edits,
+            first_edit,
+            is_anything_judged,
+            more_networks,
+        )
 
         answer = result.answer
         path, _, name = family.name.partition(":")
@@ -108,39 +113,46 @@ class CheckCommand(SizesCommand):
         if next_step is not None and "lower learning rate" in next_step.label:
             return answer.with_next(next_step.label, again(command, "--lr", f"{result.lr / 10:g}"))
         if answer.tone == "good" and next_step is not None:
-            return answer.with_next(next_step.label, self._transfer(result))
+            return answer.with_next(next_step.label, self._transfer(result, self.rule))
+        if edits(result):
+            return answer.with_next(first_edit(result), command)
         return self._planned(setup, result, answer)
 
-    def _transfer(self, result: Check) -> str:
+    def _transfer(self, result: Check, rule: str | None) -> str:
         """The command that finds the learning rate, at both ends of the sizes."""
         words = ["nfd", "transfer", self.setup]
         for axis, sizes in result.sizes.items():
             words += [f"--{axis}s", *map(str, sorted({sizes[0], sizes[-1]}))]
-        if self.rule is not None:
-            words += ["--rules", self.rule]
+        if rule is not None:
+            words += ["--rules", rule]
+        if self.base is not None:
+            words += ["--base", *map(str, self.base)]
         if self.optimizer is not None:
             words += ["--optimizer", self.optimizer]
         return shlex.join(words)
 
     def _planned(self, setup: Setup, result: Check, answer: Answer) -> Answer:
         """Advise the plan of the rule that helps, or a self-test of the plan in use."""
+        from nfd.meters.check_answer import find_rate_label
+
         width, depth = (sizes[-1] for sizes in result.sizes.values())
         words = ["nfd", "plan", self.setup, "--width", str(width), "--depth", str(depth)]
+        if result.cure is not None:
+            words += ["--from", "out/transfer", "--rule", result.cure]
+            # The rate of a check is not tuned.
+            lines = [self._transfer(result, result.cure), shlex.join(words)]
+            return answer.with_next(find_rate_label(result.cure), "\n".join(lines))
         words += ["--base", *map(str, result.base)]
-        rule = result.cure or result.rule
-        if rule != setup.family(result.base, None, self.optimizer).rule:
-            words += ["--rule", rule]
+        if result.rule != setup.family(result.base, None, self.optimizer).rule:
+            words += ["--rule", result.rule]
         if self.optimizer is not None:
             words += ["--optimizer", self.optimizer]
-        if result.cure is None:
-            if result.rule == "standard":
-                return answer
-            return answer.with_next(
-                "Run next: the plan tests itself, tensor by tensor",
-                shlex.join([*words, "--self-test"]),
-            )
-        words += ["--lr", f"{result.lr:g}"]
-        return answer.with_next(f"Train by the plan {rule}", shlex.join(words))
+        if result.rule == "standard":
+            return answer
+        return answer.with_next(
+            "Run next: the plan tests itself, tensor by tensor",
+            shlex.join([*words, "--self-test"]),
+        )
 
     def _page(self, model: str, result: Check, answer: Answer, command: str) -> AnswerPage:
         """Lay the answer out as a page."""

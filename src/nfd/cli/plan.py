@@ -132,6 +132,10 @@ class PlanCommand(NetworkCommand):
         answer = plan_answer(plan, PlannedTraining(shown_lr, adamw_lr, path.as_posix(), evidence))
         if self.base is None and tuned is None and "family" not in setup.names:
             answer = replace(answer, but=_DEFAULT_BASE.format(*family.base))
+        if tuned is not None and self.lr is None:
+            doubts = tuned.doubts(family.name)
+            if doubts:
+                answer = replace(answer, but=f"{'; '.join(doubts)}.")
         about = f"nfd plan · make_model in {setup.path} · {answer.about}"
         answer = replace(answer, about=about, details=table.splitlines())
         with staged(directory) as folder:
@@ -159,7 +163,8 @@ class PlanCommand(NetworkCommand):
             answer = answer.with_next("Then check what training does", shlex.join(words))
         else:
             answer = replace(answer, next=None)
-        if not self.quiet:
+        # With --json standard output is one document, the plan's; the exit code has the verdict.
+        if not (self.quiet or self.json):
             print(in_terminal(answer, verbose=self.verbose))
         return VERDICT if answer.tone == "bad" else 0
 

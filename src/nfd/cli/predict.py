@@ -6,10 +6,9 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from nfd.cli.answering import again
 from nfd.cli.shared import TrainingCommand
 from nfd.core.answer import Next
-from nfd.core.options import option
+from nfd.core.options import again, option
 
 if TYPE_CHECKING:
     from nfd.limits.predict import Prediction

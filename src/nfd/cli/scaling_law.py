@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nfd.cli.answering import again
 from nfd.cli.shared import LoggedCommand, as_number, named
 from nfd.core.answer import Answer
 from nfd.core.checks import check_choice, check_count, check_real
 from nfd.core.errors import InputError
-from nfd.core.options import option
+from nfd.core.options import again, option
 from nfd.core.words import number
 
 if TYPE_CHECKING:
@@ -158,6 +157,7 @@ class ScalingLawCommand(LoggedCommand):
         answer = replace(forecast.answer, about=self._about(forecast.answer))
         if answer.tone == "good" and forecast.law.has_rates:
             size = [f"{name}={number(value)}" for name, value in forecast.size.items()]
+            size += self._batch()
             columns = ["--columns", *self.columns] if self.columns else []
             words = ["nfd", "transfer", "--from", self.log, *columns, "--at", *size]
             return answer.with_next("Next: the learning rate for this run", shlex.join(words))
@@ -169,6 +169,16 @@ class ScalingLawCommand(LoggedCommand):
             label = f"Do this first: add a column {new}, its logarithm"
             return answer.with_next(label, again(command, "--columns", f"loss={new}"))
         return answer
+
+    def _batch(self) -> list[str]:
+        """The batch of the dearest run, for ``nfd transfer``, where several are logged."""
+        from nfd.laws.logs import RATE_FIELDS, read_log
+
+        runs = read_log(self.log, self.named_columns(), ("lr", "loss"), RATE_FIELDS).runs
+        if len({run.batch for run in runs}) < 2:
+            return []
+        dearest = max(runs, key=lambda run: (run.parameters or 1.0) * (run.tokens or 1.0))
+        return [f"batch={dearest.batch:.10g}"] if dearest.batch else []
 
     # ---- width and depth
 

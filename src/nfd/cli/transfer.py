@@ -7,12 +7,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nfd.cli.answering import again
 from nfd.cli.shared import LoggedCommand, as_number, as_numbers, named
 from nfd.core.answer import Next
 from nfd.core.checks import check_choice
 from nfd.core.errors import InputError
-from nfd.core.options import option
+from nfd.core.options import again, option
 from nfd.core.words import in_letters
 
 if TYPE_CHECKING:
@@ -183,7 +182,7 @@ class TransferCommand(LoggedCommand):
     def _after_law(self, shown: RateLaw | BestRate, command: str) -> Next | None:
         """What to run after an answer about a law: its advice as a command."""
         from nfd.laws.rate_advice import BestRate
-        from nfd.laws.rate_answer import further
+        from nfd.laws.rate_answer import can_forecast, further
 
         following = shown.answer.next
         if following is None:
@@ -193,9 +192,12 @@ class TransferCommand(LoggedCommand):
             return Next(following.label, again(command, "--at", *asked))
         if shown.answer.tone == "open":
             return Next(following.label, command)
-        sizes = [f"{name}={_typed(size)}" for name, size in shown.sizes.items() if name != "batch"]
-        words = ["nfd", "scaling-law", "--from", self.log, "--rate", "best", "--at", *sizes]
-        return Next(following.label, shlex.join(words))
+        if shown.law is None or not can_forecast(shown.law):
+            return following
+        columns = ["--columns", *self.columns] if self.columns else []
+        words = ["nfd", "scaling-law", "--from", self.log, *columns, "--rate", "best"]
+        label = f"Next: train it, add its row to {Path(self.log).name}, then"
+        return Next(label, shlex.join(words))
 
     def _fit(self) -> tuple[Path, _Outcome]:
         """Answer from a table of runs; with --at the advice for one training is the verdict."""

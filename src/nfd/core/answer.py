@@ -114,8 +114,11 @@ def in_terminal(answer: Answer, page: str = "", *, verbose: bool = False) -> str
         # One line is the table's head, one says how many rows follow.
         rows = max(_LEAST_ROWS, space - 2)
         left_out = len(body) - 1 - rows
-        if left_out > 0:
-            body = [*body[: rows + 1], f"  … and {left_out} more (--verbose shows them)"]
+        # One row takes no more room than the line that counts it. What no command printed has no
+        # option that shows the others.
+        if left_out > 1:
+            hint = " (--verbose shows them)" if page else ""
+            body = [*body[: rows + 1], f"  … and {left_out} more{hint}"]
     details = list(answer.details) if verbose else []
     parts = [head, body, details, foot]
     return "\n\n".join("\n".join(lines) for lines in parts if lines)

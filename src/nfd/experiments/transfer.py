@@ -90,7 +90,8 @@ def transfer(
 
     Without ``lr``, trainings go where they decide: first the smallest network's best rate, then,
     seed after seed, what that rate loses at the largest size: the regret. The search ends with a
-    verdict, or says how many seeds may make one.
+    verdict, or says how many seeds may make one. ``Transfer.answer`` says what to train with, or
+    what to run to find it.
 
     Example::
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from nfd.core.errors import InputError
@@ -26,7 +27,8 @@ class Tuned:
     """The smallest network of a transfer under one rule, and its best learning rate.
 
     ``lr`` has the 95 % interval, and is a rate of the base, which is the smallest network unless a
-    family had another.
+    family had another. ``verdict`` says whether it transfers to the ``largest`` network under this
+    rule. ``model`` is ``setup.py:ViT``, empty where nobody says.
     """
 
     place: str
@@ -35,6 +37,9 @@ class Tuned:
     base: tuple[int, int]
     lr: Interval
     optimizer: str | None = None
+    verdict: str = ""
+    largest: tuple[int, int] = (0, 0)
+    model: str = ""
 
     def __str__(self) -> str:
         return f"From {self.place}, under {self.rule}: {self.evidence}."
@@ -47,6 +52,26 @@ class Tuned:
         if self.base != self.size:
             sentence += f", in rates of the base {in_words(self.base)},"
         return f"{sentence} is {self.lr.in_words()}"
+
+    def doubts(self, model: str) -> list[str]:
+        """What speaks against the rate for a model, in parts of a sentence.
+
+        Args:
+            model: as ``model`` here.
+        """
+        doubts = []
+        if self.model and model and Path(self.model).name != Path(model).name:
+            doubts.append(
+                f"the rate was tuned on {self.model}, not on {model}, which may need another"
+            )
+        if self.verdict == "UNCERTAIN":
+            width, depth = self.largest
+            doubts.append(
+                f"the transfer was not decided: tested to width {width}, depth {depth} only"
+            )
+        if self.verdict == "COSTS":
+            doubts.append("this rate is known to cost too much in larger networks")
+        return doubts
 
     @staticmethod
     def read(path: str, rule: str | None = None) -> Tuned:
@@ -75,7 +100,18 @@ class Tuned:
             chosen = _chosen(rules, rule, path)
             size, lr = _smallest([row for row in rows if row["rule"] == chosen], path)
             width, depth = stored.get("base", size)
-            return Tuned(path, chosen, size, (int(width), int(depth)), lr, stored.get("optimizer"))
+            verdicts = {one["rule"]: one["verdict"] for one in stored.get("rules", ())}
+            return Tuned(
+                path,
+                chosen,
+                size,
+                (int(width), int(depth)),
+                lr,
+                stored.get("optimizer"),
+                verdicts.get(chosen, ""),
+                max((int(row["width"]), int(row["depth"])) for row in rows),
+                str(stored.get("model", "")),
+            )
         except InputError:
             raise
         except (OSError, ValueError, KeyError, TypeError) as error:

@@ -385,12 +385,3 @@ def rounded(log2_eta: float) -> float:
 def in_words(size: Size) -> str:
     """``width 8 and depth 4``."""
     return f"width {size[0]} and depth {size[1]}"
-
-
-def rate_in_words(rate: Interval) -> str:
-    """``0.003 [0.002, 0.004]``, as far as it is known."""
-    if math.isnan(rate.value):
-        return "unknown"
-    if math.isnan(rate.low):
-        return f"{rate.value:.2g}"
-    return f"{rate.value:.2g} [{rate.low:.2g}, {rate.high:.2g}]"

@@ -29,7 +29,7 @@ from nfd.laws.ladder_posterior import (
     read_prior,
 )
 from nfd.laws.loss_law import HeldOut, Losses, Sizes, interval_of
-from nfd.laws.loss_runs import LossRuns, loss_runs, read_sizes, varying_sizes
+from nfd.laws.loss_runs import FEWEST_SIZES, LossRuns, loss_runs, read_sizes, varying_sizes
 from nfd.report.shown import Shown
 
 if TYPE_CHECKING:
@@ -57,8 +57,6 @@ _FURTHER = 10.0
 _ONE_RATIO = 1.5
 # Guessing has a lower loss than its logarithm, with a vocabulary of a million.
 _PERPLEXITY = math.log(15.0)
-# Sizes that a ladder needs.
-_FEWEST = 4
 # Values of each variable among which the next run is chosen.
 _CANDIDATES = 12
 
@@ -101,7 +99,11 @@ class BestSplit(Shown):
         """What the law says of this budget."""
         from nfd.laws.ladder_answer import LadderForecast
 
-        return LadderForecast(self.law, self.size, self)
+        size = self.size
+        if self.law.ratio is not None:
+            # Runs of one ratio show the loss at that ratio, and no split.
+            size = self.law._named(self.law.size_for(self.cost))
+        return LadderForecast(self.law, size, self)
 
     @property
     def answer(self) -> Answer:
@@ -166,6 +168,7 @@ class LadderLaw(Shown):
         score: the kind of their loss.
         notes: what was left out, and why.
         has_rates: whether the runs were chosen among several learning rates.
+        left_out: a sentence on the runs that did not end, which the notes have too.
 
     ``table`` and ``to_pandas()`` have a row for each number and each size, with the columns
     ``quantity``, ``value``, ``low`` and ``high``; for sizes also the variables, ``law`` (the loss
@@ -189,6 +192,7 @@ class LadderLaw(Shown):
     score: str = "loss"
     notes: tuple[str, ...] = ()
     has_rates: bool = False
+    left_out: str = ""
 
     @property
     def variables(self) -> tuple[str, ...]:
@@ -499,7 +503,7 @@ class LadderLaw(Shown):
         losses = dict(self.losses)
         largest = max(losses, key=math.prod)
         of_largest = losses.pop(largest)
-        if len(losses) < _FEWEST:
+        if len(losses) < FEWEST_SIZES:
             return None
         posterior = _posterior(self.variables, losses, self.posterior.prior)
         predicted = LadderLaw(posterior, losses, self.about).at(**self._named(largest))
@@ -592,7 +596,7 @@ class LadderLaw(Shown):
         cost = check_real("times", times, above=0.0) * self.largest_cost
         if flops is not None:
             cost = self._budget(flops)
-        if len(self.variables) < 2 or self.ratio is not None:
+        if len(self.variables) < 2:
             return LadderForecast(self, self._named(self.size_for(cost)))
         return self.best(flops=cost).forecast
 
@@ -716,14 +720,15 @@ def ladder_of(runs: LossRuns, prior: str | os.PathLike[str] | None) -> LadderLaw
         runs.score,
         tuple(notes),
         runs.has_rates,
+        runs.left_out,
     )
 
 
 def _check_losses(variables: Sequence[str], losses: Losses, score: str) -> None:
     """Raise ValueError for too few sizes, and for numbers that are not losses."""
-    if len(losses) < _FEWEST:
+    if len(losses) < FEWEST_SIZES:
         raise InputError(
-            f"a law in {' and '.join(variables)} needs more sizes: at least {_FEWEST}; got "
+            f"a law in {' and '.join(variables)} needs more sizes: at least {FEWEST_SIZES}; got "
             f"{len(losses)}. Add sizes."
         )
     if any(min(of_seeds) <= 0 for of_seeds in losses.values()):

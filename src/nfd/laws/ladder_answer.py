@@ -16,6 +16,7 @@ from nfd.core.tables import Row
 from nfd.core.words import alike, in_letters, number, plural, power_of_ten
 from nfd.laws.ladder import FLOPS, REFUSED, UNTUNED, BestSplit, LadderLaw, NextRun, percent
 from nfd.laws.loss_law import Sizes, interval_of
+from nfd.laws.loss_runs import sizes_in_words
 from nfd.report.shown import Shown
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ class LadderForecast(Shown):
             tone=more.pop("tone", "open"),
             state=more.pop("state", NOT_DECIDED),
             title=title,
-            because=because,
+            because=f"{because} {self.law.left_out}".rstrip(),
             next=to_run,
             about=self.about,
             table=self._texts(),
@@ -145,7 +146,7 @@ class LadderForecast(Shown):
         what = "The budget" if self.is_budget else "That"
         because = (
             f"Expect {self.loss.in_words()}.{best} {what} is {_times(self.times)} your largest "
-            f"run; the law misses none of your {plural(len(law.misses), 'size')} by more than "
+            f"run; the law misses none of your {sizes_in_words(law.losses)} by more than "
             f"{percent(miss)}."
         )
         return self._answer(
@@ -154,13 +155,6 @@ class LadderForecast(Shown):
 
     def _but(self) -> str:
         """What speaks against a forecast that can be used."""
-        ratio = self.law.ratio
-        if ratio is not None:
-            return (
-                f"all your runs have about {number(ratio)} tokens per parameter, so they cannot "
-                f"show which split of a budget is best. Runs with {number(ratio / 4)} and "
-                f"{number(4 * ratio)} would."
-            )
         held = self.law.held_out
         if held is not None and held.contradicts == "below":
             return (
@@ -194,10 +188,10 @@ class LadderForecast(Shown):
         """All runs have one ratio of tokens to parameters, and the best split was asked for."""
         ratio = self.law.ratio
         assert ratio is not None
-        kept = self.law.forecast_at(flops=self.cost)
         because = (
-            f"All your {plural(len(self.law.losses), 'size')} have about {number(ratio)} tokens "
-            f"per parameter. At that ratio, {kept._run}, expect {kept.loss.in_words()}."
+            f"All your {sizes_in_words(self.law.losses)} have about {number(ratio)} tokens "
+            f"per parameter. At that ratio, {self._run}, expect {self.loss.in_words()}. "
+            f"Runs at {number(ratio / 4)} and {number(4 * ratio)} tokens per parameter would tell."
         )
         return self._answer(
             f"These runs do not tell how to split {power_of_ten(self.cost)} FLOPs",
@@ -323,7 +317,7 @@ class LadderForecast(Shown):
     def about(self) -> str:
         """How many sizes there are, and from where to where."""
         sizes = np.array([*self.law.losses])
-        count = plural(len(sizes), "size")
+        count = sizes_in_words(self.law.losses)
         parts = [f"{count}, the best rate of each" if self.law.has_rates else count]
         spans = zip(self.law.variables, sizes.min(0).tolist(), sizes.max(0).tolist(), strict=True)
         for name, low, high in spans:

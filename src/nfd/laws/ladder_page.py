@@ -183,8 +183,15 @@ def _picture(forecast: LadderForecast) -> Picture:
         points, colours, allowed, {"cost": first / _LEFT, "end": last}, _x(forecast, title=True)
     )
     largest_miss = max(abs(row["off"]) for row in points)
+    count = len({size[0] for size in law.losses})
+    some = ""
+    if 0 < len(_curved(forecast)) < count:
+        some = (
+            f"Curves of {len(_curved(forecast))} of {count} numbers of parameters; the runs of "
+            "others have the colour of the nearest. "
+        )
     caption = (
-        "Below: how far each size lies from the law; grey, the scatter that the law allows "
+        f"{some}Below: how far each size lies from the law; grey, the scatter that the law allows "
         f"(± {number(allowed)} %). Largest miss: {number(largest_miss)} %."
     )
     return picture(

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from nfd.core.errors import InputError
+from nfd.core.words import plural
 from nfd.laws.log_columns import SIZES, Field
 from nfd.laws.rows import Line, is_none, is_number, listed, number_of
 
@@ -81,8 +82,12 @@ def run_of(line: Line, number: int, chosen: Mapping[Field, str]) -> LoggedRun:
     return LoggedRun(**fields)
 
 
-def ended(runs: Sequence[LoggedRun], notes: list[str]) -> list[LoggedRun]:
-    """Keep the rows of runs that ended; a run that diverged has an infinite loss."""
+def ended(runs: Sequence[LoggedRun]) -> tuple[list[LoggedRun], str]:
+    """Keep the rows of runs that ended; a run that diverged has an infinite loss.
+
+    Returns:
+        The rows, and a sentence on those that were left out; empty where there are none.
+    """
     kept = []
     for run in runs:
         state = (run.state or "").lower()
@@ -90,12 +95,12 @@ def ended(runs: Sequence[LoggedRun], notes: list[str]) -> list[LoggedRun]:
             kept.append(replace(run, loss=math.inf))
         elif state in _ENDED:
             kept.append(run)
+    left_out = ""
     if len(kept) < len(runs):
         states = sorted({run.state.lower() for run in runs if run.state} - {*_ENDED})
-        notes.append(
-            f"{len(runs) - len(kept)} rows of runs that are {' or '.join(states)} were left out."
-        )
-    return kept
+        kind = f"{' or '.join(states)} run"
+        left_out = f"Left out: {plural(len(runs) - len(kept), kind)}."
+    return kept, left_out
 
 
 def last_steps(runs: Sequence[LoggedRun], notes: list[str]) -> list[LoggedRun]:

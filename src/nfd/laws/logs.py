@@ -11,6 +11,7 @@ from typing import Any
 
 from nfd.core.checks import check_choice
 from nfd.core.errors import InputError
+from nfd.core.words import plural
 from nfd.laws.log_columns import NAMES, Field, LogColumns
 from nfd.laws.logged_runs import LoggedRun, ended, last_steps, note_on_mixed, run_of
 from nfd.laws.rows import table_of
@@ -42,6 +43,7 @@ class Log:
         notes: what was left out, and why.
         count: how parameters are counted, where the log shows it.
         in_steps: whether their tokens are steps.
+        left_out: a sentence on the runs that did not end, which the notes have too.
     """
 
     runs: tuple[LoggedRun, ...]
@@ -49,6 +51,7 @@ class Log:
     notes: tuple[str, ...]
     count: str = ""
     in_steps: bool = False
+    left_out: str = ""
 
     @property
     def recognised(self) -> str:
@@ -96,18 +99,20 @@ def read_log(
             "Steps stand for tokens, as the log does not say the tokens of a batch: ask about "
             "steps, too."
         )
-    runs = last_steps(ended(logged, notes), notes)
+    of_ended, left_out = ended(logged)
+    if left_out:
+        notes.append(left_out)
+    runs = last_steps(of_ended, notes)
     complete = [run for run in runs if run.has(needed)]
     if len(complete) < len(runs):
-        notes.append(
-            f"{len(runs) - len(complete)} rows that lack one of {', '.join(needed)} were left out."
-        )
+        rows_without = plural(len(runs) - len(complete), "row")
+        notes.append(f"Left out: {rows_without} without one of {', '.join(needed)}.")
     if not complete:
         raise InputError(
             f"no row of the log has all of {', '.join(needed)}. {' '.join(notes)}".rstrip()
         )
     count = log_columns.count_of_parameters(chosen.get("parameters"))
-    return Log(tuple(complete), chosen, tuple(notes), count, in_steps)
+    return Log(tuple(complete), chosen, tuple(notes), count, in_steps, left_out)
 
 
 def needs_rate_law(log: Log) -> bool:

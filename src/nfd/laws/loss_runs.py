@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -11,14 +11,25 @@ from typing import Any
 import numpy as np
 
 from nfd.core.errors import InputError
+from nfd.core.words import listed, plural
 from nfd.laws.log_columns import Field
 from nfd.laws.logged_runs import LoggedRun
 from nfd.laws.logs import Log, read_log
 
 BEST = "best"
+# Sizes that a law in parameters and tokens needs.
+FEWEST_SIZES = 4
+_COUNTED = ("parameters", "tokens")
 _SIZES: tuple[Field, ...] = ("width", "depth", "parameters", "tokens")
 # Training runs by their size.
 Rungs = dict[tuple[float, ...], list[LoggedRun]]
+
+
+def sizes_in_words(sizes: Collection[tuple[float, ...]]) -> str:
+    """Count sizes; those that share parameters are pairs of a size and its tokens."""
+    noun = "size" if len({size[0] for size in sizes}) == len(sizes) else "pair"
+    several = "" if noun == "size" else "pairs of size and tokens"
+    return plural(len(sizes), noun, several)
 
 
 @dataclass(frozen=True)
@@ -32,6 +43,7 @@ class LossRuns:
         score: the kind of the losses.
         notes: which runs were left out, and why.
         has_rates: whether the runs were chosen among several learning rates.
+        left_out: a sentence on the runs that did not end.
     """
 
     variables: tuple[str, ...]
@@ -40,6 +52,7 @@ class LossRuns:
     score: str
     notes: tuple[str, ...]
     has_rates: bool = False
+    left_out: str = ""
 
     @property
     def losses(self) -> dict[tuple[float, ...], list[float]]:
@@ -82,9 +95,21 @@ def varying_sizes(log: Log) -> list[str]:
         if len(values) > 1:
             varying.append(name)
     if not varying:
+        read = [name for name in _SIZES if name in log.columns]
+        if not read:
+            raise InputError(
+                "runs must differ in width, depth, parameters or tokens; no column of them was "
+                f"found in {log.recognised} Name their columns by columns=."
+            )
+        sizes = listed(
+            f"one number of {name}" if name in _COUNTED else f"one {name}" for name in read
+        )
+        sweep = ""
+        if len({run.lr for run in log.runs}) > 1:
+            sweep = " It sweeps the learning rate: it is for nfd.fit_rate_law, nfd transfer --from."
         raise InputError(
-            "runs must differ in width, depth, parameters or tokens; none of them varies in "
-            f"{log.recognised} Name their columns by columns=."
+            f"a law of the loss needs runs that differ in size; this table has {sizes}.{sweep} "
+            f"Read: {log.recognised}"
         )
     return varying
 
@@ -125,7 +150,7 @@ def loss_runs(log: Log, variables: tuple[str, ...], rate: float | str | None) ->
     if rate is not None:
         runs = _at_rate(runs, variables, rate, notes)
     if lacking:
-        notes.append(f"{lacking} rows that lack a size were left out.")
+        notes.append(f"Left out: {plural(lacking, 'row')} without a size.")
     return LossRuns(
         variables,
         _rungs(runs, variables),
@@ -133,6 +158,7 @@ def loss_runs(log: Log, variables: tuple[str, ...], rate: float | str | None) ->
         log.columns["loss"],
         tuple(notes),
         has_rates=rate is not None,
+        left_out=log.left_out,
     )
 
 
@@ -198,12 +224,14 @@ def _at_best_rates(
         losses.setdefault(_size(run, variables), {}).setdefault(run.lr, []).append(loss)
 
     best = dict[tuple[float, ...], float | None]()
+    ends = 0
     for size, by_rate in losses.items():
         means = {lr: fmean(of_seeds) for lr, of_seeds in by_rate.items()}
         best[size] = min(means, key=means.__getitem__)
-    ends = sum(lr in (rates[0], rates[-1]) for lr in best.values())
+        tried = sorted(lr for lr in by_rate if lr is not None)
+        ends += best[size] in (tried[:1] + tried[-1:])
     notes.append(
         f"Of each size the runs at its best rate count, of {_listed(rates)}; at {ends} of "
-        f"{len(best)} it is an end of them."
+        f"{sizes_in_words(best)} it is an end of those tried there."
     )
     return [run for run in runs if run.lr == best[_size(run, variables)]]

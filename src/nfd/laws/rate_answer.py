@@ -11,6 +11,7 @@ import numpy as np
 from nfd.core.answer import NOT_DECIDED, Answer, Next
 from nfd.core.estimates import Interval
 from nfd.core.words import alike, listed, number, plural, power_of_ten
+from nfd.laws.loss_runs import FEWEST_SIZES, sizes_in_words
 
 if TYPE_CHECKING:
     from nfd.laws.rate_advice import BestRate
@@ -18,8 +19,13 @@ if TYPE_CHECKING:
 
 # Share of the loss: advice that costs more on average does not decide.
 _DEAR = 0.01
-# A smaller chance of divergence is not said, and at a larger one "at most" says nothing.
-_LEAST_CHANCE = 0.005
+# Share of the loss that the advice may cost at most: halving the compute costs about as much.
+_DEAREST = 0.05
+# Of the asked parameters over those of a table of one size, or the other way round: further away
+# the power of public sweeps, known to a quarter, leaves half a doubling of the rate open.
+_FAR = 4.0
+# A smaller chance of divergence is left to the details, and at a larger one "at most" says nothing.
+_LEAST_CHANCE = 0.01
 _MOST_CHANCE = 0.025
 # Exponents in words, in the order in which they are written.
 _POWERS = {
@@ -29,6 +35,8 @@ _POWERS = {
     "batch": "batch, below the critical one",
     "critical_batch": "critical batch, with tokens",
 }
+# What must vary in a table for it to say a power, where that is not the power's own name.
+_FOLLOWS = {"small-batch tokens": ("tokens",), "critical_batch": ("tokens", "batch")}
 # How much larger than the table's the training is that a law is asked for as an example.
 _FURTHER = 10.0
 
@@ -84,50 +92,102 @@ def of_training(best: BestRate) -> Answer:
             next=Next(f"Train there at {beyond} too; add the runs, then", "nfd.fit_rate_law(rows)"),
             about=about,
         )
-    is_decided = best.excess.value <= _DEAR
-    rate = number(best.advised)
-    title = f"Train {training} at learning rate {rate}"
-    following = Next("Next: forecast its loss", _forecast(best))
-    if not is_decided:
-        several = listed([number(best.advised * factor) for factor in (0.5, 1.0, 2.0)])
-        title = f"Probably train {training} at learning rate {rate}"
-        following = Next(
-            f"Train a tenth as long at {several}; add the runs, then", "nfd.fit_rate_law(rows)"
+    title = f"Train {training} at learning rate {number(best.advised)}"
+    size_to_add = _second_size(best)
+    is_dear = best.excess.value > _DEAR or best.excess.high > _DEAREST
+    is_open = is_dear or size_to_add is not None
+    because = _cost(best)
+    following = _after_training(best)
+    open_title = title.replace("Train", "Probably train", 1)
+    if size_to_add is not None:
+        open_title = f"Sweep a second size before you train {training}"
+        because = (
+            "One size cannot say how the rate follows size. By public sweeps the best guess is "
+            f"{number(best.advised)}. {because}"
         )
-    chance = ""
-    if best.diverges >= _LEAST_CHANCE:
-        chance = f"training diverges with a chance of {100 * best.diverges:.2g} % at this rate."
+        following = _again(f"Sweep a second size, for example {number(size_to_add)} parameters")
+    elif is_dear:
+        several = listed([number(best.advised * factor) for factor in (0.5, 1.0, 2.0)])
+        following = _again(f"Train a tenth as long at {several}")
+    chance = f"training diverges with a chance of {100 * best.diverges:.2g} % at this rate."
+    is_likely = best.diverges >= _LEAST_CHANCE
     return Answer(
-        "good" if is_decided else "open",
-        "Advised" if is_decided else NOT_DECIDED,
-        title,
-        _cost(best),
-        chance,
+        "open" if is_open else "good",
+        NOT_DECIDED if is_open else "Advised",
+        open_title if is_open else title,
+        because,
+        chance if is_likely else "",
         following,
         about,
+        details=[] if is_likely or not best.diverges else [chance.capitalize()],
     )
 
 
-def _forecast(best: BestRate) -> str:
-    """The call that forecasts the loss of a training."""
-    sizes = {name: size for name, size in best.sizes.items() if name != "batch"}
-    return f'nfd.fit_ladder(rows, rate="best").at({_arguments(sizes)})'
+def _second_size(best: BestRate) -> float | None:
+    """The parameters to sweep next, where one size is asked for a rate far from it; else None."""
+    from nfd.laws.table_rule import TableRule
+
+    law = best.law
+    asked = best.sizes.get("parameters")
+    if law is None or asked is None or not len(law.places):
+        return None
+    # Under a rule that scales, the rate hardly follows size.
+    if {"parameters"} & {*law.varied, *law.unsaid} or TableRule(law.rule).scales:
+        return None
+    size = law.usual["parameters"]
+    if max(asked / size, size / asked) < _FAR:
+        return None
+    return size * _FAR if asked > size else size / _FAR
+
+
+def _again(runs: str) -> Next:
+    """More runs for the law."""
+    return Next(f"{runs}; add the runs, then", "nfd.fit_rate_law(rows)")
+
+
+def _after_training(best: BestRate) -> Next:
+    """What to do with the advice: train, and let the run show whether the losses follow a law."""
+    if best.law is None or not can_forecast(best.law):
+        return Next("Next: train it", f"{training_in_words(best)}, lr {number(best.advised)}")
+    return Next("Next: train it, add its row, then", 'nfd.fit_ladder(rows, rate="best")')
+
+
+def can_forecast(law: RateLaw) -> bool:
+    """Whether a table has sizes enough for a law of the loss."""
+    return len(pairs_of(law)) >= FEWEST_SIZES
+
+
+def pairs_of(law: RateLaw) -> list[tuple[float, float]]:
+    """The pairs of parameters and tokens that a law was fitted to."""
+    pairs = {(parameters, tokens) for parameters, tokens, _ in law.places.tolist()}
+    return sorted(pairs)
 
 
 def _cost(best: BestRate) -> str:
-    """The best rate, and what missing it costs."""
+    """What the advice costs, and where the best rate lies."""
     cost = best.excess.scaled(100)
-    place = "The best rate is"
-    if "batch" in best.sizes and len(best.sizes) > 1:
-        place = f"In batches of {number(best.sizes['batch'], 3)} tokens the best rate is"
-    text = (
-        f"{place} {best.rate.in_words()}; missing it costs {number(cost.value)} % of the loss on "
-        "average"
-    )
+    text = f"This rate costs {number(cost.value)} % of the loss on average"
     # Where a diverged run is within the interval, its chance says more than a whole loss.
     if best.diverges < _MOST_CHANCE:
         text += f", at most {number(cost.high)} %"
-    return f"{text}."
+    batch = _batch(best)
+    place = "The best rate lies between"
+    if batch is not None:
+        place = f"In batches of {number(batch, 3)} tokens the best rate lies between"
+    _, low, high = alike(best.rate.value, best.rate.low, best.rate.high)
+    text += f". {place} {low} and {high} (95 %)"
+    left_out = "" if best.law is None else best.law.left_out
+    return f"{text}. {left_out}".rstrip()
+
+
+def _batch(best: BestRate) -> float | None:
+    """The batch that the advice holds for; None where the title says it, or nobody does."""
+    law = best.law
+    if {*best.sizes} == {"batch"} or law is None:
+        return None
+    if "batch" in best.sizes:
+        return best.sizes["batch"]
+    return None if "batch" in law.unsaid or not len(law.places) else law.usual["batch"]
 
 
 def of_law(law: RateLaw) -> Answer:
@@ -139,14 +199,14 @@ def of_law(law: RateLaw) -> Answer:
     title = listed(parts)
     power = law.exponents[first].in_words()
     sweeps = plural(len(law.sources), "published sweep")
+    sizes = f"{sizes_in_words(pairs_of(law))} of your table"
+    prior = f"and {sweeps}" if law.sources else "without published sweeps"
+    source = f"by {sizes} {prior}"
     if not len(law.found):
-        because = f"Its power of {first} is {power}, by {sweeps}."
-    else:
-        prior = f"and {sweeps}" if law.sources else "without published sweeps"
-        because = (
-            f"Its power of {first} is {power}, by {plural(len(law.found), 'size')} of your table "
-            f"{prior}."
-        )
+        source = f"by {sweeps}"
+    elif first not in law.varied:
+        source = f"by {sweeps}: your table has one number of {first}"
+    because = f"Its power of {first} is {power}, {source}. {law.left_out}".rstrip()
     return Answer(
         "good",
         "Law fitted",
@@ -165,8 +225,17 @@ def power_rows(law: RateLaw) -> list[dict[str, str]]:
     for name, words in _POWERS.items():
         power = law.exponents[name]
         value, low, high = alike(power.value, power.low, power.high)
-        rows.append({"the best rate follows": words, "power": value, "95 %": f"{low} to {high}"})
+        row = {"the best rate follows": words, "power": value, "95 %": f"{low} to {high}"}
+        rows.append(row | {"from": _source(law, name)})
     return rows
+
+
+def _source(law: RateLaw, name: str) -> str:
+    """Where a power comes from: of what does not vary in the table, only public sweeps say it."""
+    follows = _FOLLOWS.get(name, (name,))
+    if not {*follows} <= {*law.varied}:
+        return "public sweeps" if law.sources else "no run"
+    return "table and sweeps" if law.sources else "your table"
 
 
 def further(law: RateLaw) -> dict[str, float]:

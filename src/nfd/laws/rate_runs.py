@@ -135,6 +135,7 @@ def law_of_log(
         about_rule=" ".join(text for text in (note, about_powers(powers)) if text),
         unsaid=_unsaid(log),
         scaled=powers,
+        left_out=log.left_out,
     )
 
 

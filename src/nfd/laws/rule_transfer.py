@@ -185,7 +185,10 @@ class RuleTransfer:
             return ""
         has_too_few_seeds = len(self.regret.grid.losses) < FEWEST_SEEDS
         if has_too_few_seeds or math.isnan(self.regret.share.value):
-            return f"A verdict needs {FEWEST_SEEDS} seeds or more that learn at their best rate"
+            return (
+                f"A verdict needs {FEWEST_SEEDS} seeds or more, each of which learns something at "
+                "its best rate"
+            )
         return ""
 
     @property

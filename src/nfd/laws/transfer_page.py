@@ -181,7 +181,9 @@ class _View:
         if rules[0].decision is not None:
             which = "the seeds of both rates"
         if any(_is_paid(answer) for answer in rules):
-            key[f"what this rate costs the large one (◇ {which})"] = "orange"
+            is_decided = any(_bar_colour(answer) == ORANGE for answer in rules if _is_paid(answer))
+            name = f"what this rate costs the large one (◇ {which})"
+            key[name] = "orange" if is_decided else "soft"
         elif any(answer.regret is not None for answer in rules):
             key[f"◇ the large one, {which}"] = "blue"
         return key
@@ -255,7 +257,7 @@ class _View:
         if answer.regret is None:
             return []
         at_small, at_large = _means(answer.regret.new)
-        colour = ORANGE if _is_paid(answer) else BLUE
+        colour = _bar_colour(answer) if _is_paid(answer) else BLUE
         seeds = "fresh seeds" if answer.decision is None else "seeds"
         rows = list[Row]()
         for row, whose in ((at_small, "small"), (at_large, "large")):
@@ -274,8 +276,8 @@ class _View:
         level = {"lr": at_large["lr"], "to": at_small["lr"], "value": at_large["value"]}
         axes = self._axes()
         return [
-            points([level], **axes).encode(x2="to:Q").mark_rule(color=ORANGE, strokeDash=[2, 2]),
-            points([bar], **axes).encode(y2="from:Q").mark_rule(color=ORANGE, strokeWidth=5),
+            points([level], **axes).encode(x2="to:Q").mark_rule(color=colour, strokeDash=[2, 2]),
+            points([bar], **axes).encode(y2="from:Q").mark_rule(color=colour, strokeWidth=5),
             diamonds,
         ]
 
@@ -295,7 +297,8 @@ class _View:
             left = math.log(at_small["lr"] / self.rates[0])
             is_right = left > 0.75 * math.log(self.rates[1] / self.rates[0])
             align = "right" if is_right else "center"
-            layers.append(on_lines(base, dy=14, color=ORANGE, fontWeight=600, align=align))
+            colour = _bar_colour(answer)
+            layers.append(on_lines(base, dy=14, color=colour, fontWeight=600, align=align))
         return layers
 
 
@@ -304,6 +307,11 @@ def _is_paid(answer: RuleTransfer) -> bool:
     if answer.regret is None or answer.verdict == "TRANSFERS":
         return False
     return answer.regret.loss.low > 0
+
+
+def _bar_colour(answer: RuleTransfer) -> str:
+    """Orange only where it is decided that tuning small costs too much."""
+    return ORANGE if answer.verdict == "COSTS" else SOFT
 
 
 def _note(answer: RuleTransfer) -> str:

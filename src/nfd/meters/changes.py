@@ -40,6 +40,15 @@ NEEDS: dict[Quantity, str] = {
     "update": "updates of another size",
     "rounding": "weights of 32 bits",
 }
+# What no plan sets, and what to do about it in the model. A plan sets initial weights and the
+# optimizer; it leaves the forward pass and the type of numbers as they are.
+EDITS: dict[Quantity, str] = {
+    "attention logits": (
+        "let the number of heads grow with width, so that a head keeps its size, or divide its "
+        "logits by d in place of √d"
+    ),
+    "rounding": "keep its weights in 32 bits",
+}
 # Values that nearly agree are not worth a change.
 _LEAST_CHANGE = 0.05
 # What plans give every tensor

@@ -90,16 +90,13 @@ def check(
 
     Small networks of every width and depth are trained for a few steps. Meters of their updates are
     then fitted by a power of the width and of the depth. A meter is ``STABLE`` if its exponent is
-    near 0. It ``GROWS`` if larger networks need a lower rate, and ``COLLAPSES`` if a part of them
-    stops learning. Every verdict comes with a 95 % interval, a cause and a remedy. Take sizes over
-    a factor of 8 (docs/verdicts.md).
+    near 0; it ``GROWS`` if larger networks need a lower rate, and ``COLLAPSES`` if a part of them
+    stops learning. Verdicts have 95 % intervals. Take sizes over a factor of 8.
 
     Example::
 
         check = nfd.check(make_model, batches, [16, 32], [2, 4], lr=3e-3)
-        print(check)  # what to change, now and as it should be, and what to do next
-        if not check.ok:
-            print(check.wrong)  # every cause, in sentences
+        print(check)  # what to change, and what to do next
 
     Meters are read on the first batch, after the last step, or with ``at`` after each of these
     steps:
@@ -109,7 +106,7 @@ def check(
       training;
     - ``loss``: of the last batch, before its update.
 
-    Each of several stacks of blocks, such as encoder and decoder, is judged by itself.
+    Several stacks of blocks, such as encoder and decoder, are judged apart.
 
     Args:
         family: ``make_model(width, depth)``, whose base is the smallest network, or an
@@ -121,8 +118,7 @@ def check(
         seeds: initialisations of each network, at least 2.
         at: steps after which to read the meters, ascending; training ends with the last of them.
         noise: also estimate the noise scale of gradients after the last step (``Check.noise``).
-        remedy: where something is wrong that another rule prevents, also train the same networks by
-            its plan, which costs as much again (``Check.remedy``). It changes no verdict.
+        remedy: also train the networks by the plan that should mend a fault, at the same cost.
         sweep: where networks are trained and kept.
 
     Returns:
@@ -164,7 +160,7 @@ def check(
         )
         cure = _cure(family, table, suspects, sizes)
         if remedy and cure is not None and _is_sound_when_small(runs):
-            remedied, why_no_remedy = training.remedy(family.under(cure), opened)
+            remedied, why_no_remedy = training.remedy(family.under(cure), opened, judge)
         if remedied is not None and not remedied.helps(table, failures_of(runs)):
             cure = None
     largest = (sizes["width"][-1], sizes["depth"][-1])
@@ -223,7 +219,7 @@ class _Training:
             run["events"].append(event)
         return runs, math.fsum(record.seconds for record in records)
 
-    def remedy(self, family: Family, sweep: Sweep) -> tuple[Remedy | None, str]:
+    def remedy(self, family: Family, sweep: Sweep, judge: _Judge) -> tuple[Remedy | None, str]:
         """Train the same networks by the plan of another rule, or say why that is not possible."""
         label = f"with the plan {family.rule}"
         try:
@@ -232,7 +228,14 @@ class _Training:
         except (ValueError, TypeError, RuntimeError) as error:
             return None, f"The plan {family.rule} could not be tried: {in_brief(error)}"
         table = _table(runs, self.looks, self.sizes, family.rule)
-        return Remedy(family.rule, table, runs, failures_of(runs)), ""
+        suspects, _ = suspects_of(
+            runs,
+            self.sizes,
+            judge.family.under(family.rule),
+            _axes_of_suspects(table),
+            updates=not judge.unjudged,
+        )
+        return Remedy(family.rule, table, runs, failures_of(runs), suspects), ""
 
 
 def _cure(
@@ -465,13 +468,14 @@ class Remedy:
 
     Attributes:
         rule: of the plan.
-        table, runs, failures: as of a ``Check``.
+        table, runs, failures, suspects: as of a ``Check``.
     """
 
     rule: RuleName
     table: list[dict[str, Any]]
     runs: list[Row] = field(repr=False)
     failures: list[Failure]
+    suspects: list[Suspect] = field(default_factory=list)
 
     @property
     def faults(self) -> list[dict[str, Any]]:

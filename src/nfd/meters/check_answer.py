@@ -11,10 +11,11 @@ from nfd.core.answer import NOT_DECIDED, Answer, Next
 from nfd.core.estimates import Interval
 from nfd.core.names import AXES, OPTIMIZER, RULE, Axis
 from nfd.core.tables import Row
-from nfd.core.words import listed, number, plural
-from nfd.meters.changes import NEEDS, Change, by_tensor, in_short
+from nfd.core.words import listed, number, plural, quoted
+from nfd.meters.changes import EDITS, NEEDS, Change, by_tensor, in_short
 from nfd.meters.meter import CLEAR_EXPONENT, METERS, Meter
 from nfd.meters.ratios import TIMES
+from nfd.meters.suspects import Quantity
 from nfd.meters.updates import meter_of
 from nfd.meters.verdict import is_fault, matters, seeds_needed
 
@@ -82,6 +83,7 @@ def _wrong(check: Check, about: str) -> Answer:
         state,
         title,
         because,
+        _unmended_in_words(check),
         next=_next_of_fault(check),
         about=about,
         table=terminal_rows(check),
@@ -92,6 +94,8 @@ def _wrong(check: Check, about: str) -> Answer:
 def _title_of_changes(changes: Sequence[Change]) -> str:
     """Say how many tensors need what."""
     count = len(by_tensor(changes))
+    if all(change.quantity == "attention logits" for change in changes):
+        return "Attention logits grow with the size of a head: keep it, or divide by it"
     needs = list(dict.fromkeys(NEEDS[change.quantity] for change in changes))
     what = "other settings"
     if len(needs) <= 2:
@@ -132,8 +136,8 @@ def _evidence(check: Check) -> str:
     faults = quantities(filter(is_fault, check.table))
     if not faults:
         return (
-            f"All {len(every)} measured quantities still look sound at these sizes: only the "
-            "tensors themselves show it."
+            f"The plan of your model says so. The {len(every)} measured quantities do not show it "
+            "yet: at these sizes it is small."
         )
     axes = [axis for axis in AXES if any(axis == of for _, of, _ in faults)]
     text = f"{len(faults)} of {len(every)} measured quantities {_verb(check)} with "
@@ -162,11 +166,55 @@ def _of_remedy(check: Check) -> str:
     return f"With the plan {remedy.rule} {len(left)} still {verb}."
 
 
+def unmended(check: Check) -> list[Change]:
+    """What the plan that should prevent what is wrong leaves as it is.
+
+    Its own networks say so; where they were not trained, what no plan sets.
+    """
+    if check.remedy is None:
+        return [change for change in check.changes if change.quantity in EDITS]
+    left = {(suspect.tensor, suspect.quantity) for suspect in check.remedy.suspects}
+    return [change for change in check.changes if (change.tensor, change.quantity) in left]
+
+
+def edits(check: Check) -> list[str]:
+    """What to edit in the model, because no plan can set it."""
+    quantities_left = (change.quantity for change in unmended(check))
+    return [EDITS[quantity] for quantity in dict.fromkeys(quantities_left) if quantity in EDITS]
+
+
+def _unmended_in_words(check: Check) -> str:
+    """Say what no plan sets, or the plan did not mend, and what to edit in the model."""
+    left = unmended(check)
+    by_quantity = dict[Quantity, list[str]]()
+    for change in left:
+        by_quantity.setdefault(change.quantity, []).append(change.tensor)
+    parts = []
+    for quantity, tensors in by_quantity.items():
+        what = f"the {quantity} of {quoted(tensors, 1)}"
+        if quantity in EDITS:
+            parts.append(f"no plan can set {what}: {EDITS[quantity]}")
+        elif check.remedy is not None:
+            verb = "is" if len(tensors) == 1 else "are"
+            parts.append(f"with the plan {check.remedy.rule} {what} {verb} as wrong")
+    return f"{'; '.join(parts)}." if parts else ""
+
+
+def first_edit(check: Check) -> str:
+    """The label of the next step where the model is to be edited first; else an empty text."""
+    what = edits(check)
+    if not what:
+        return ""
+    return f"First edit the model: {what[0].partition(',')[0]}. Then check again"
+
+
 def _next_of_fault(check: Check) -> Next:
     """What to do about what is wrong, in Python."""
     kinds = {failure.event.kind for failure in check.failures}
     if kinds.intersection(_BY_RATE) and check.cure is None:
         return Next("Run next: a lower learning rate", call_of(check, lr=check.lr / 10))
+    if edits(check):
+        return Next(first_edit(check), call_of(check))
     if check.plans_itself:
         if check.cure is None:
             return Next("Read every cause", "check.wrong")
@@ -177,17 +225,29 @@ def _next_of_fault(check: Check) -> Next:
     if check.cure is not None:
         rule = "" if check.cure == RULE else f", rule={check.cure!r}"
         code = [
+            transfer_of(check, check.cure),
             f"plan = nfd.plan(model, make_model=make_model, base={check.base}{rule}{optimizer})",
-            "plan.apply_(model, seed=0)",
-            f"optimizer = plan.make_optimizer(model, lr={check.lr:g})",
+            "plan.apply_(model, seed=0); optimizer = plan.make_optimizer(model, lr=lr)",
         ]
-        return Next(f"Train by the plan {check.cure}", "\n".join(code))
+        return Next(find_rate_label(check.cure), "\n".join(code))
     rule = "" if check.rule == RULE else f", rule={check.rule!r}"
     code = [
         f"plan = nfd.plan(model, make_model=make_model, base={check.base}{rule}{optimizer})",
         "print(plan)",
     ]
     return Next("Compare your tensors with their plan", "\n".join(code))
+
+
+def find_rate_label(rule: str) -> str:
+    """The label of what follows where a plan helps: the check's own rate is nobody's best."""
+    return f"Find the learning rate with the plan {rule}, then train by it"
+
+
+def transfer_of(check: Check, rule: str) -> str:
+    """Write the call that finds the learning rate under a rule, at both ends of the sizes."""
+    widths, depths = (_ends(check.sizes[axis]) for axis in AXES)
+    rules = "" if rule == RULE else f", rules=({rule!r},)"
+    return f"nfd.transfer(make_model, batches, {widths}, {depths}{rules}{_optimizer(check)})"
 
 
 # ---- Nothing is wrong
@@ -203,15 +263,12 @@ def _sound(check: Check, about: str) -> Answer:
         f"The steepest is {name_of(steepest)}, which goes as {power_in_words(steepest)}; beyond "
         f"{number(CLEAR_EXPONENT)} it would be a fault."
     )
-    widths, depths = (_ends(check.sizes[axis]) for axis in AXES)
-    rules = "" if check.rule == RULE else f", rules=({check.rule!r},)"
-    code = f"nfd.transfer(make_model, batches, {widths}, {depths}{rules}{_optimizer(check)})"
     return Answer(
         "good",
         "Scales",
         title,
         because,
-        next=Next("Find the learning rate next", code),
+        next=Next("Find the learning rate next", transfer_of(check, check.rule)),
         about=about,
         table=terminal_rows(check),
         details=details_of(check),

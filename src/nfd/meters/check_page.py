@@ -62,7 +62,7 @@ def closing_sections(check: Check) -> list[Section]:
     sections = []
     if check.wrong:
         sections.append(Section("Causes", [], points=check.wrong, folded=True))
-    pictures = _pictures(check, [row for row in others if math.isfinite(row["slope"])], "other")
+    pictures = _pictures(check, [row for row in others if math.isfinite(row["slope"])])
     if pictures:
         title = f"The other {plural(len(pictures), 'quantity', 'quantities')}"
         note = "Sound, or not decided. Grey: allowed."
@@ -145,10 +145,14 @@ def _at_the_largest(check: Check) -> str:
         if len(sizes) > 1:
             growth = number(sizes[-1] / sizes[0])
             spans.append(f"“{axis}” is {sizes[-1]} ÷ {sizes[0]} = {growth}")
+    since = ""
+    if any(map(is_fault, check.table)):
+        since = "All of it already shows in networks one size above the smallest."
+    if any(_begins_late(check, one) for one in check.changes):
+        since = "“since”: the size from which on a tensor is off."
     return (
         f"At {listed(largest)}, the largest network checked. {', '.join(spans).capitalize()}; at "
-        "other sizes the same rule gives other factors. Each deviates from the smallest size on"
-        f"{' unless it says so' if any(_begins_late(check, one) for one in check.changes) else ''}."
+        f"other sizes the same rule gives other factors. {since}"
     )
 
 
@@ -190,7 +194,7 @@ def _shown_rows(check: Check) -> list[Row]:
 
 def _measured(check: Check, shown: Sequence[Row]) -> list[Section]:
     """The pictures against one axis, below the title and the key, and those against the other."""
-    pictures = _pictures(check, shown, "")
+    pictures = _pictures(check, shown)
     sections = list[Section]()
     for axis in AXES:
         of_axis = [one for one in pictures if one.name.startswith(axis)]
@@ -256,7 +260,7 @@ class _Curve:
     points: list[Row]
 
 
-def _pictures(check: Check, rows: Sequence[Row], prefix: str) -> list[Picture]:
+def _pictures(check: Check, rows: Sequence[Row]) -> list[Picture]:
     """A small picture of every quantity, all on one axis."""
     curves = []
     for row in rows:
@@ -266,11 +270,11 @@ def _pictures(check: Check, rows: Sequence[Row], prefix: str) -> list[Picture]:
     span = _span(curves)
     pictures = []
     for curve in curves:
-        pictures.append(_picture(check, curve, span, prefix))
+        pictures.append(_picture(check, curve, span))
     return pictures
 
 
-def _picture(check: Check, curve: _Curve, span: tuple[float, float], prefix: str) -> Picture:
+def _picture(check: Check, curve: _Curve, span: tuple[float, float]) -> Picture:
     """One quantity against one axis, with the grey wedge of what is allowed."""
     row = curve.row
     axis: Axis = row["axis"]
@@ -293,7 +297,7 @@ def _picture(check: Check, curve: _Curve, span: tuple[float, float], prefix: str
         offset=6,
     )
     chart = alt.layer(*layers).properties(title=title, height=_HEIGHT)
-    name = "-".join(part for part in (prefix, axis, row["meter"], row.get("stack", "")) if part)
+    name = "-".join(part for part in (axis, row["meter"], row.get("stack", "")) if part)
     label = f"{name_of(row)} against {axis}: {ratio_of(row, sizes)}, {power_in_words(row)}"
     return picture(name, chart, title=name_of(row), label=label, kind="small")
 
@@ -371,7 +375,7 @@ def _y(span: tuple[float, float], title: str) -> alt.Y:
 
 def _span(curves: Sequence[_Curve]) -> tuple[float, float]:
     """The range of all points; bars of intervals may leave it by a factor of two."""
-    values = [0.7, 1.5]
+    values = [0.5, 2.0]
     ends = list[float]()
     for curve in curves:
         values += [point["ratio"] for point in curve.points]

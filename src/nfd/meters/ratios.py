@@ -83,7 +83,7 @@ def exact(axes: Mapping[Axis, tuple[float, float]]) -> float:
 
 
 # Powers that are as near are written as their names.
-_AS_NAMED = 0.06
+_AS_NAMED = 0.1
 _NAMED = {1.0: "{}", 0.5: "√{}", 2.0: "{}²"}
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from nfd.core.answer import Answer
 from nfd.core.files import staged, write_csv, write_json, write_text
 from nfd.core.findings import Finding, plain
-from nfd.report.charts import write_charts, write_pictures
+from nfd.report.charts import file_stems, write_charts, write_pictures
 from nfd.report.page import Section, finding_section, page
 from nfd.report.picture import Picture
 
@@ -42,8 +42,9 @@ class AnswerPage:
         pictures = self.pictures
         with staged(directory) as folder:
             write_charts(self.findings, folder)
-            for one in pictures:
-                write_pictures(folder / one.name, one.files())
+            stems = file_stems([one.name for one in pictures])
+            for one, stem in zip(pictures, stems, strict=True):
+                write_pictures(folder / stem, one.files())
             for name, rows in self.tables.items():
                 write_csv(folder / name, rows)
             write_text(folder / "report.html", self.html())

@@ -369,19 +369,30 @@ def beside(charts: Mapping[str, Chart]) -> Pictures:
 
 def write_charts(findings: Sequence[Finding], folder: Path) -> None:
     """Write every finding's chart as PDF, PNG and SVG and its rows as CSV to ``folder``."""
-    taken = set[str]()
-    for finding in findings:
+    stems = file_stems([finding.name for finding in findings])
+    for finding, stem in zip(findings, stems, strict=True):
         # The title of a picture is the answer, not the question.
         title = finding.title
         if "?" in title:
             title = finding.headline
-        # Names of findings may have names of rules from a user's log in them.
-        stem = re.sub(r"[^A-Za-z0-9._-]+", "-", finding.name)[:_LONGEST]
+        write_csv(folder / f"{stem}.csv", finding.rows)
+        write_pictures(folder / stem, still(chart_of(finding), title))
+
+
+def file_stems(names: Sequence[str]) -> list[str]:
+    """Return names of files without their endings, all different on every file system.
+
+    Names of charts may have names of rules from a user's log in them.
+    """
+    stems = list[str]()
+    taken = set[str]()
+    for name in names:
+        stem = re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:_LONGEST]
         while stem.lower() in taken:
             stem += "-"
         taken.add(stem.lower())
-        write_csv(folder / f"{stem}.csv", finding.rows)
-        write_pictures(folder / stem, still(chart_of(finding), title))
+        stems.append(stem)
+    return stems
 
 
 def write_pictures(path: Path, pictures: Pictures) -> None:

@@ -241,10 +241,16 @@ _WITH_INTERVAL = re.compile(
 )
 
 
+# Names of rules with a hyphen, at which a browser would break them
+_HYPHENATED = re.compile(r"\b(complete-p|depth-mup(-inner)?)\b")
+
+
 def _unbroken(text: str) -> Markup:
-    """Keep numbers on one line with their units."""
+    """Keep numbers on one line with their units, and names of rules on one line."""
     escaped = str(escape(_shown(text)))
-    return Markup(re.sub(r"(?<=\d) (?=%|nats\b)", "&nbsp;", escaped))
+    with_units = re.sub(r"(?<=\d) (?=%|nats\b)", "&nbsp;", escaped)
+    # A hyphen of another kind would not be found by a search for the name.
+    return Markup(_HYPHENATED.sub(r'<span class="rule">\g<0></span>', with_units))
 
 
 def _marked(text: str) -> Markup:

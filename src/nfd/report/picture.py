@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Literal
@@ -111,6 +111,20 @@ class Picture:
         if not _CHARTS.keys() & picture.spec.keys():
             raise InputError(f"cannot be drawn: spec needs one of {', '.join(_CHARTS)}.")
         return picture
+
+
+def row_of(pictures: Sequence[Picture]) -> Picture:
+    """Draw pictures side by side as one, each under its title."""
+    # Vega-Lite takes these only around the whole row.
+    datasets: dict[str, Any] = {}
+    parts = []
+    for one in pictures:
+        part: dict[str, Any] = {"title": one.title, **one.spec}
+        datasets |= part.pop("datasets", {})
+        part.pop("$schema", None)
+        part.pop("config", None)
+        parts.append(part)
+    return Picture("row", {"hconcat": parts, "datasets": datasets})
 
 
 def picture(name: str, chart: Any, **more: Any) -> Picture:

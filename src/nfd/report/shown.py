@@ -51,14 +51,13 @@ class Shown(ABC):
         Raises:
             ValueError: for an answer that has no chart.
         """
-        import altair as alt
+        from nfd.report.picture import row_of
 
         for section in self.first_sections():
-            charts = [picture.chart for picture in section.pictures]
-            if len(charts) == 1:
-                return charts[0]
-            if charts:
-                return alt.hconcat(*charts)
+            if len(section.pictures) == 1:
+                return section.pictures[0].chart
+            if section.pictures:
+                return row_of(section.pictures).chart
         raise InputError(f"this {type(self).__name__} has no chart: {self.answer.title}.")
 
     def to_pandas(self) -> Any:

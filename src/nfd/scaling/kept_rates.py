@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Mapping, Sequence
 from typing import Any
 from weakref import WeakSet
 
@@ -18,11 +19,38 @@ from nfd.core.errors import InputError
 from nfd.scaling.base_group import OF_MATRICES, SCALE
 
 ALIKE = 1e-4  # relative; schedulers multiply rates anew at every step
-REMEDY = (
-    'Set group["lr"] = lr * group["lr_scale"] in your own loop, pass '
-    'max_lr=[group["lr"] for group in optimizer.param_groups] to OneCycleLR, and leave eta_min '
-    "at 0."
-)
+# What schedulers of PyTorch write into groups: OneCycleLR its peak, all of them the first rate
+PEAK = "max_lr"
+FIRST = "initial_lr"
+
+
+def adds_to_rates(groups: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a scheduler began at the plan's ratios and left them, as by ``eta_min``."""
+    if any(PEAK in group or FIRST not in group or SCALE not in group for group in groups):
+        return False
+    return _has_ratios(groups, FIRST) and not _has_ratios(groups, "lr")
+
+
+def remedy_of(groups: Sequence[Mapping[str, Any]]) -> str:
+    """Say how to keep the ratios, by what is seen to change the rates of these groups."""
+    if any(PEAK in group for group in groups):
+        return 'Pass max_lr=[group["lr"] for group in optimizer.param_groups] to OneCycleLR.'
+    if adds_to_rates(groups):
+        return "Let the scheduler multiply rates alone: leave eta_min at 0."
+    return 'Where you set rates, set group["lr"] = lr * group["lr_scale"].'
+
+
+def _has_ratios(groups: Sequence[Mapping[str, Any]], key: str) -> bool:
+    """Whether the rates under a key have the plan's ratios; a rate of zero has none."""
+    for is_of_matrices in (True, False):
+        rates = [
+            float(group[key]) / float(group[SCALE])
+            for group in groups
+            if group.get(OF_MATRICES, True) == is_of_matrices and float(group[key])
+        ]
+        if rates and not math.isclose(min(rates), max(rates), rel_tol=ALIKE):
+            return False
+    return True
 
 
 def check_rates(optimizer: torch.optim.Optimizer) -> None:
@@ -61,7 +89,8 @@ def _check_ratio(groups: list[dict[str, Any]], first: int, second: int) -> None:
     if not math.isclose(ratio, planned, rel_tol=ALIKE):
         raise InputError(
             f"The rates are no longer the plan's: groups {first} and {second} of the optimizer "
-            f"have rates in a ratio of {ratio:.4g}; the plan's is {planned:.4g}. {REMEDY}"
+            f"have rates in a ratio of {ratio:.4g}; the plan's is {planned:.4g}. "
+            f"{remedy_of(groups)}"
         )
 
 

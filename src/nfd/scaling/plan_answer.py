@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 # Characters of a tensor's name in a table of 80 columns.
 _LONGEST_NAME = 32
+# Roles of a block's tensors, which a row may join
+_OF_BLOCKS = ("outer", "inner", "hidden", "skip")
 
 
 @dataclass(frozen=True)
@@ -116,31 +118,42 @@ def _next(plan: Plan, training: PlannedTraining, base: str) -> Next:
 
 
 def _factors(plan: Plan, training: PlannedTraining) -> list[dict[str, str]]:
-    """Return a row for all tensors with the same factors, those that change most first."""
-    groups = dict[tuple[float, float], dict[str, None]]()
-    for name in plan.entries:
-        factors = (_rounded(plan.rate(name)), _rounded(plan.start_factor(name)))
-        groups.setdefault(factors, {})[kind_of(plan, name)] = None
-    by_change = sorted(groups, key=_change, reverse=True)
+    """Return a row for all tensors of a group with the same factors.
+
+    Those that change most come first, and in a row matrices before vectors.
+    """
+    groups = dict[tuple[str, float, float], dict[str, None]]()
+    # A row names its first tensor only.
+    for name in sorted(plan.entries, key=lambda name: plan.entries[name].is_vector):
+        group = _group_of(plan.entries[name].role)
+        place = (group, _rounded(plan.rate(name)), _rounded(plan.start_factor(name)))
+        groups.setdefault(place, {})[kind_of(plan, name)] = None
+    by_change = sorted(groups, key=lambda place: _change(place[1:]), reverse=True)
     rates = dict[str, float]()
     if training.lr is not None:
         absolute = absolute_rates(plan, training.lr, training.adamw_lr)
         for name, rate in absolute.items():
             rates.setdefault(kind_of(plan, name), rate)
     rows = []
-    for factors in by_change:
-        kinds = [*groups[factors]]
+    for place in by_change:
+        _, rate_factor, std_factor = place
+        kinds = [*groups[place]]
         row = {"tensors": _names(kinds)}
         if rates:
             of_kinds = {number(rates[kind]) for kind in kinds}
             # Under Muon, two optimizers have a rate each.
             row["learning rate"] = " or ".join(sorted(of_kinds))
-            row["over the base"] = _in_words(factors[0])
+            row["over the base"] = _in_words(rate_factor)
         else:
-            row["learning rate"] = _in_words(factors[0])
-        row["initial std"] = _in_words(factors[1])
+            row["learning rate"] = _in_words(rate_factor)
+        row["initial std"] = _in_words(std_factor)
         rows.append(row)
     return rows
+
+
+def _group_of(role: str) -> str:
+    """The group of a role: tensors of the blocks, or a role of its own outside of them."""
+    return "blocks" if role in _OF_BLOCKS else role
 
 
 def _rounded(factor: float) -> float:

@@ -12,8 +12,9 @@ from nfd.scaling.plan import Plan
 from nfd.scaling.rules import SPECTRAL, rule_named
 
 _CLIP = (
-    "Folding moves gradient norms between tensors: a global clip acts on other tensors than in the "
-    "base (Hugging Face's Trainer clips at 1.0). Clip by tensor, or raise max_grad_norm."
+    "Under the plan some tensors have larger gradients than in the base, and others smaller ones: "
+    "clipping by the norm of all gradients together (Hugging Face's Trainer clips at 1.0) then "
+    "acts on other tensors. Clip by tensor, or raise max_grad_norm."
 )
 # A sound model of this shape exists, so that it is said and not refused.
 _SWAPPED = (

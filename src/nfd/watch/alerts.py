@@ -13,7 +13,6 @@ from enum import StrEnum
 
 from nfd.core.words import alike, number, plural
 from nfd.meters.meter import in_words
-from nfd.scaling.kept_rates import REMEDY
 from nfd.watch.bands import Band
 
 # Names of layers in a sentence
@@ -160,7 +159,7 @@ WORDS: dict[Cause, Words] = {
     ),
     Cause.RATE: Words(
         "the learning rate of the layer is not the plan's",
-        f"Give it the group that plan.param_groups makes. {REMEDY}",
+        "Give it the group that plan.param_groups makes.",
         one="{count} layer changes too {much}, as at a wrong learning rate",
         several="{count} layers change too {much}, as at wrong learning rates",
         short="{count} layer changes too {much}",
@@ -191,8 +190,7 @@ WORDS: dict[Cause, Words] = {
     ),
     Cause.EXPLODING: Words(
         "the network explodes",
-        "Lower the learning rate, warm it up, or clip gradients; go back to a checkpoint before "
-        "this step.",
+        "Lower the learning rate, or warm it up; go back to a checkpoint before this step.",
         seen="The activations are 100 times what they were before training, and still grow at step "
         "{since}.",
     ),

@@ -37,7 +37,7 @@ from nfd.meters.suspects import decayed_gains
 from nfd.scaling.base_group import SCALE
 from nfd.scaling.find_law import law_of
 from nfd.scaling.held import held_as_planned
-from nfd.scaling.kept_rates import ALIKE, warn_of_lost_ratios
+from nfd.scaling.kept_rates import ALIKE, remedy_of, warn_of_lost_ratios
 from nfd.scaling.model import TensorInfo, numberless
 from nfd.scaling.optimizers import OptimizerLaw, law_by_class
 from nfd.scaling.plan import Plan
@@ -608,7 +608,8 @@ def _wrong_rates(
     reason = f"{counted} at the wrong learning rate: {_in_words(tensors, 'rate')}"
     optimizer = steppers[tensors[0].tensor]
     if _is_made_from_plan(optimizer):
-        return _off_plan(Cause.RATE, "rate", tensors, reason, step)
+        alert = _off_plan(Cause.RATE, "rate", tensors, reason, step)
+        return replace(alert, remedy=f"{alert.remedy} {remedy_of(optimizer.param_groups)}")
     reason = f"{type(optimizer).__name__} was not made from the plan: {reason}"
     return _off_plan(Cause.OPTIMIZER, "rate", tensors, reason, step)
 

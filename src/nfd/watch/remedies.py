@@ -5,40 +5,66 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from statistics import median_low
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from nfd.core.answer import Next
 from nfd.core.words import number
+from nfd.scaling.base_group import OF_MATRICES, SCALE
+from nfd.scaling.kept_rates import FIRST, PEAK, adds_to_rates
 from nfd.scaling.model import modules
 from nfd.watch.alerts import Cause, Fault
 
 if TYPE_CHECKING:
     from nfd.watch.watch import Watch
 
-# Layers that are named in the code of one fault, and lines of all code
+# Layers that are named in the code of one fault
 _NAMED = 2
-_LINES = 4
+# Layers that code lists by their names, at most
+_LISTED = 12
 # A fault that was there within so many looks was there from the start.
 _FIRST_LOOKS = 2
 _BACK = {Cause.BROKEN, Cause.EXPLODING, Cause.SPIKE}
-_SCALED = 'group["lr"] = lr * group["lr_scale"]'
+# What a training is given comes before what follows from it: activations, gradients, the loss.
+_ROOTS_FIRST = (
+    Cause.OPTIMIZER,
+    Cause.RATE,
+    Cause.START,
+    Cause.ALL_RATES,
+    Cause.FROZEN,
+    Cause.ROUNDING,
+    Cause.DECAY,
+    Cause.MULTIPLIER,
+    Cause.CHANGE,
+    Cause.UNKNOWN,
+    Cause.DEAD,
+    Cause.EXPLODING,
+    Cause.BROKEN,
+    Cause.SPIKE,
+    Cause.LOSS,
+)
 
 
 def next_of(watch: Watch, faults: Sequence[Fault]) -> Next:
-    """What to do after these faults: the label says whether to begin again, the code how."""
-    lines = list[str]()
-    for fault in faults:
-        for line in _code_of(watch, fault):
-            if line not in lines:
-                lines.append(line)
-    return Next(_label(watch, faults), "\n".join(lines[:_LINES]))
+    """What to do after these faults: the label says whether to begin again, the code how.
+
+    The code mends the cause that may explain the others, and not what follows from it.
+    """
+    root = min(faults, key=_order)
+    return Next(_label(watch, faults, root), "\n".join(_code_of(watch, root)))
 
 
-def _label(watch: Watch, faults: Sequence[Fault]) -> str:
+def _order(fault: Fault) -> tuple[bool, int]:
+    """Sort key of causes: comparisons with the plan first, which need no small networks."""
+    is_compared_with_plan = bool(fault.alerts[0].tensors)
+    return not is_compared_with_plan, _ROOTS_FIRST.index(fault.cause)
+
+
+def _label(watch: Watch, faults: Sequence[Fault], root: Fault) -> str:
     since = min(fault.since for fault in faults)
-    cause = faults[0].cause
+    cause = root.cause
     if cause is Cause.LOSS:
         return f"Compare with the steps before {since:,}"
     if since > _FIRST_LOOKS * watch.every:
@@ -51,7 +77,6 @@ def _label(watch: Watch, faults: Sequence[Fault]) -> str:
 def _code_of(watch: Watch, fault: Fault) -> list[str]:
     """The code for one fault, a line for every layer that it names."""
     cause = fault.cause
-    lower = _each_group('group["lr"] /= 2')
     if cause is Cause.FROZEN:
         return _frozen(watch, fault)
     if cause is Cause.START:
@@ -59,18 +84,15 @@ def _code_of(watch: Watch, fault: Fault) -> list[str]:
     if cause in (Cause.OPTIMIZER, Cause.ALL_RATES):
         return _optimizer(watch, fault)
     if cause is Cause.RATE:
-        return [_each_group(_SCALED)]
+        return _rates(watch)
     if cause is Cause.DECAY:
         return [_each_group('group["weight_decay"] /= 10')]
     if cause is Cause.MULTIPLIER:
         return _beside_another(watch, fault)
     if cause is Cause.ROUNDING:
         return ["model.float()  # 16 bits only to compute: with torch.autocast(...)"]
-    if cause in (Cause.BROKEN, Cause.EXPLODING):
-        clip = "nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # before optimizer.step()"
-        return [lower, f"torch.{clip}"]
-    if cause in (Cause.DEAD, Cause.SPIKE):
-        return [lower]
+    if cause in (Cause.BROKEN, Cause.EXPLODING, Cause.DEAD, Cause.SPIKE):
+        return [_each_group('group["lr"] /= 2')]
     if cause is Cause.CHANGE and fault.layers:
         parameters = _place_of(watch.module, fault.layers[0]).all_parameters
         return [f"print([p.grad.norm() for p in {parameters}])"]
@@ -99,6 +121,11 @@ def _frozen(watch: Watch, fault: Fault) -> list[str]:
             lines.append(f'optimizer.add_param_group({{"params": {parameters}}})')
         else:
             lines.append(f"print([p.grad for p in {parameters}])  # None: no gradient")
+    are_all_held = all(line.endswith("requires_grad_(True)") for line in lines)
+    are_modules = all(_place_of(watch.module, layer).is_module for layer in fault.layers)
+    if _NAMED < len(lines) <= _LISTED and are_all_held and are_modules:
+        names = ", ".join(map(repr, fault.layers))
+        return [f"for name in ({names}):", "    model.get_submodule(name).requires_grad_(True)"]
     return _first_of(lines)
 
 
@@ -112,14 +139,78 @@ def _stepped(watch: Watch) -> set[int]:
 
 
 def _optimizer(watch: Watch, fault: Fault) -> list[str]:
-    rate = watch.rate
+    rates = _tuned_rates(watch)
     expected = watch.expected
     if fault.cause is Cause.ALL_RATES and expected is not None and expected.ladder is not None:
-        rate = expected.ladder.lr or math.nan
-    lr = "..." if math.isnan(rate) else f"{rate:.3g}"
+        rates = [expected.ladder.lr or math.nan]
+    lr = _in_code(rates[0])
     if not watch.is_planned:
         return [_each_group(f'group["lr"] = {lr}')]
-    return [f"optimizer = plan.make_optimizer(model, lr={lr})"]
+    rest = f", adamw_lr={_in_code(rates[1])}" if len(rates) > 1 else ""
+    return [f"optimizer = plan.make_optimizer(model, lr={lr}{rest})"]
+
+
+def _rates(watch: Watch) -> list[str]:
+    """Set every learning rate to the plan's."""
+    rates = _tuned_rates(watch)
+    texts = [_in_code(rate) for rate in rates]
+    if not watch.is_planned:
+        return [_each_group(f'group["lr"] = {texts[0]}')]
+    groups = _groups(watch)
+    if not groups or any(SCALE not in group for group in groups):
+        return [f"optimizer = plan.make_optimizer(model, lr={texts[0]})"]
+    if any(PEAK in group for group in groups):
+        peaks = f'[{texts[0]} * group["{SCALE}"] for group in optimizer.param_groups]'
+        return [f"max_lr = {peaks}  # for OneCycleLR"]
+    if adds_to_rates(groups):
+        made = f"optimizer = plan.make_optimizer(model, lr={texts[0]})"
+        return [f"{made}  # and a scheduler with eta_min=0"]
+    if len(texts) == 1:
+        return [_each_group(f'group["lr"] = {texts[0]} * group["{SCALE}"]')]
+    of_matrices, of_rest = texts
+    return [
+        "for group in optimizer.param_groups:",
+        f'    lr = {of_matrices} if group["{OF_MATRICES}"] else {of_rest}',
+        f'    group["lr"] = lr * group["{SCALE}"]',
+    ]
+
+
+def _in_code(rate: float) -> str:
+    return "..." if math.isnan(rate) else f"{rate:.3g}"
+
+
+def _groups(watch: Watch) -> list[dict[str, Any]]:
+    """The groups of the optimizers that were seen to step the model."""
+    groups = list[dict[str, Any]]()
+    for optimizer in watch.optimizers:
+        groups += optimizer.param_groups
+    return groups
+
+
+def _tuned_rates(watch: Watch) -> list[float]:
+    """The tuned learning rate, or that of the matrices and of the rest, where they differ.
+
+    A scheduler keeps the rates before its schedule, which the first step does not show: a warm-up
+    begins near zero. Most tensors are taken to have the right rate.
+    """
+    groups = _groups(watch)
+    has_scales = all(SCALE in group for group in groups)
+    has_schedule = all(FIRST in group for group in groups)
+    if not groups or not (has_scales or has_schedule):
+        return [watch.rate]
+    tuned = list[float]()
+    for is_of_matrices in (True, False):
+        rates = list[float]()
+        scaled = list[float]()
+        for group in groups:
+            if group.get(OF_MATRICES, True) == is_of_matrices:
+                rate = float(group.get(PEAK, group.get(FIRST, group["lr"])))
+                rates.append(rate)
+                scaled += [rate / float(group.get(SCALE, 1.0))] * len(group["params"])
+        if scaled:
+            # One rate for all is taken for the tuned one.
+            tuned.append(rates[0] if len({*rates}) == 1 else median_low(scaled))
+    return tuned if len(tuned) > 1 and not math.isclose(*tuned) else tuned[:1]
 
 
 def _beside_another(watch: Watch, fault: Fault) -> list[str]:
@@ -130,8 +221,15 @@ def _beside_another(watch: Watch, fault: Fault) -> list[str]:
     compared = [*fault.layers[:1], *sound[:1]]
     names = ", ".join(_place_of(watch.module, layer).code for layer in compared)
     comment = ""
-    if alert.band is not None and alert.value > 0 and alert.band.value > 0:
-        ratio = alert.value / alert.band.value
+    value = alert.value
+    band = alert.band
+    for row in watch.rows:
+        # The latest look, as in the table.
+        if row.meter == alert.meter and row.layer == alert.layer:
+            value = row.value
+            band = watch.band(row) or band
+    if band is not None and value > 0 and band.value > 0:
+        ratio = value / band.value
         times = number(max(ratio, 1 / ratio), 2)
         comment = f"  # its output is {times} times too {alert.side}"
     return [f"print({names}){comment}"]

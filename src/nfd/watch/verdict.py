@@ -7,7 +7,7 @@ networks and raised none; ``?`` otherwise.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 
 # Causes that the title names
 _NAMED = 2
-# Rows of the table in a terminal, and with a sentence that begins with "But"
-_ROWS = 6
-_FEWER_ROWS = 3
 # The column of bands
 EXPECTED = "expected (95 %)"
 # Causes that the loss itself shows
@@ -42,6 +39,7 @@ _UNCOMPARED = (
 def answer_of(watch: Watch) -> Answer:
     """Say whether a training run is on course."""
     faults = faults_of(watch.alerts)
+    worst = table_of_faults(watch, faults)
     remarks = remarks_of(watch)
     but = " ".join(remarks)
     but = but[:1].lower() + but[1:]
@@ -55,14 +53,14 @@ def answer_of(watch: Watch) -> Answer:
             "bad",
             f"{count} since step {since:,}",
             title_of(faults),
-            _found(watch, faults),
+            f"{_found(watch, faults)} {_first_of(worst)}".rstrip(),
             but,
             next_of(watch, faults),
             about,
-            table_of_faults(watch, faults)[: _FEWER_ROWS if but else _ROWS],
+            worst,
             details,
         )
-    table = _table_of_network(watch)[: _FEWER_ROWS if but else _ROWS]
+    table = _table_of_network(watch)
     steps = steps_of(watch.rows)
     if not steps and watch.failed is None:
         return Answer(
@@ -121,6 +119,7 @@ class LossSeen:
     value: float
     low: float
     high: float
+    is_latest: bool
 
     @property
     def is_high(self) -> bool:
@@ -133,16 +132,19 @@ class LossSeen:
 
 
 def loss_seen(watch: Watch) -> LossSeen | None:
-    """Compare the loss with the small networks'; None where one of them is not known."""
+    """Compare the loss with the small networks'; None where one of them is not known.
+
+    Means over steps are not compared: the small networks' losses are of single steps.
+    """
     ladder = None if watch.expected is None else watch.expected.ladder
-    if ladder is None:
+    if ladder is None or watch.has_mean_losses:
         return None
     shared = [step for step in ladder.losses if step in watch.losses]
     if not shared:
         return None
     step = max(shared)
     low, high = ladder.losses[step]
-    return LossSeen(step, watch.losses[step], low, high)
+    return LossSeen(step, watch.losses[step], low, high, step == max(watch.losses))
 
 
 def loss_says(watch: Watch) -> str:
@@ -152,13 +154,35 @@ def loss_says(watch: Watch) -> str:
     if any(fault.cause in _OF_LOSS for fault in faults):
         return "The loss shows a fault itself."
     if seen is None:
-        return "There are no losses of small networks to compare it with."
+        return _why_uncompared(watch)
+    later = "" if seen.is_latest else " Later losses are not compared."
     if not faults:
         side = "above" if seen.is_high else "not above"
-        return f"The loss is {side} the small networks': {seen}."
+        return f"The loss is {side} the small networks': {seen}.{later}"
     if seen.is_high:
-        return f"The loss shows it, too: {seen}."
-    return f"The loss would not have told: {seen}."
+        return f"The loss shows it, too: {seen}.{later}"
+    return f"The loss would not have told: {seen}.{later}"
+
+
+def _why_uncompared(watch: Watch) -> str:
+    """Why the loss is not compared with the small networks', in a sentence."""
+    ladder = None if watch.expected is None else watch.expected.ladder
+    if ladder is None or not ladder.losses:
+        return "There are no losses of small networks to compare it with."
+    if watch.has_mean_losses:
+        return (
+            "Not compared: the logged losses are means over several steps, the small networks' are "
+            "of single steps."
+        )
+    steps = ", ".join(str(step) for step in ladder.losses)
+    return f"Not compared: the small networks' losses are of other steps ({steps})."
+
+
+def _loss_in_words(seen: LossSeen) -> str:
+    if not seen.is_latest:
+        side = "above" if seen.is_high else "not above"
+        return f"the loss at step {seen.step:,}, the last compared, is {side} the small networks'"
+    return "the loss is too high" if seen.is_high else "the loss is not above the small networks'"
 
 
 # ---- Sentences
@@ -180,11 +204,20 @@ def _found(watch: Watch, faults: Sequence[Fault]) -> str:
     parts = _rates(watch, faults)
     seen = loss_seen(watch)
     if seen is not None:
-        parts.append("the loss is too high" if seen.is_high else "the loss looks normal")
+        parts.append(_loss_in_words(seen))
     if not parts:
         return first
     second = "; ".join(parts)
     return f"{first} {second[0].upper()}{second[1:]}."
+
+
+def _first_of(rows: Sequence[Mapping[str, str]]) -> str:
+    """The first number of the table with its interval, which a page shows further down."""
+    if not rows or not rows[0].get(EXPECTED):
+        return ""
+    row = rows[0]
+    value, _, limits = row[EXPECTED].partition(" (")
+    return f"At {row['of']}, {row['quantity']} is {row['now']}; expected {value} (95 %: {limits}."
 
 
 def _rates(watch: Watch, faults: Sequence[Fault]) -> list[str]:
@@ -217,7 +250,8 @@ def _all_within(watch: Watch, step: int) -> str:
     text = f"{of} {lie} at step {step:,}, in {plural(len(layers), 'layer')}"
     seen = loss_seen(watch)
     if seen is not None:
-        text += f"; the loss is {'above' if seen.is_high else 'not above'} the small networks'"
+        at = "" if seen.is_latest else f" at step {seen.step:,}"
+        text += f"; the loss{at} is {'above' if seen.is_high else 'not above'} the small networks'"
     return f"{text}."
 
 

@@ -142,6 +142,8 @@ class Watch(Shown):
         self.losses: dict[int, float] = {}
         # Losses that may be on an accelerator, which is not waited for
         self._unread: dict[int, Tensor | float] = {}
+        # Whether some losses are means over several steps
+        self.has_mean_losses = False
         self._forecast: RunForecast | None = None
         self.failed: str | None = None
         self.on_alert = check_on_alert(on_alert)
@@ -198,8 +200,14 @@ class Watch(Shown):
         self._speak()
         return self.rows[count:]
 
-    def note_loss(self, loss: Tensor | float) -> None:
-        """Note a loss of the latest step that ``step()`` was not given, such as a logged one."""
+    def note_loss(self, loss: Tensor | float, *, steps: int = 1) -> None:
+        """Note a loss of the latest step that ``step()`` was not given, such as a logged one.
+
+        Args:
+            loss: of the latest step, or the mean over the latest ``steps``.
+            steps: above 1, losses are not compared with the small networks', of single steps.
+        """
+        self.has_mean_losses = self.has_mean_losses or steps > 1
         if isinstance(loss, Tensor):
             loss = loss.detach()
         self._unread[self.steps] = loss
