@@ -790,6 +790,95 @@ def test_a_budget_is_kept_and_a_larger_one_goes_on_from_the_store(tmp_path: Path
         assert {run.key for run in sweep.store.records()} == keys
 
 
+class Counting:
+    """An executor that trains one network after the other, and counts them by round.
+
+    It passes for one of as many workers as ``slots`` says.
+    """
+
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+        self.rounds = list[int]()
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def run(self, tasks: Any) -> Any:
+        self.rounds.append(len(tasks))
+        for index, task in enumerate(tasks):
+            yield index, task(), None
+
+
+def test_a_larger_budget_trains_only_what_is_new(tmp_path: Path) -> None:
+    stored = 0
+    for budget in (20, 40):
+        counting: Any = Counting(1)
+        with nfd.Sweep(tmp_path, executor=counting, progress=False) as sweep:
+            answer = searching(seeds=4, budget=budget, sweep=sweep)
+            assert sum(counting.rounds) == len(sweep.store.records()) - stored > 0
+            stored = len(sweep.store.records())
+    assert answer.answer.about.endswith("trainings")
+
+
+def test_idle_workers_train_ahead_and_change_no_answer() -> None:
+    """Rounds fill all workers; what was trained ahead is used, and the rest is said."""
+    answers = {}
+    rounds = {}
+    for slots in (1, 4):
+        counting: Any = Counting(slots)
+        with nfd.Sweep(executor=counting, progress=False) as sweep:
+            answers[slots] = searching(seeds=8, sweep=sweep)
+        rounds[slots] = counting.rounds
+    assert answers[4].table == answers[1].table
+    assert answers[4].answer.title == answers[1].answer.title
+    assert len(rounds[4]) < len(rounds[1])
+    waves = {slots: sum(-(-count // 4) for count in rounds[slots]) for slots in rounds}
+    assert waves[4] < waves[1]
+    unused = sum(rounds[4]) - sum(rounds[1])
+    said = [note for note in answers[4].notes if "Idle workers" in note]
+    assert bool(said) is (unused > 0)
+    assert not any("Idle workers" in note for note in answers[1].notes)
+    if said:
+        assert f"{unused} network" in said[0]
+
+
+def test_a_budget_is_not_spent_on_what_may_not_be_needed() -> None:
+    totals = []
+    for slots in (1, 4):
+        counting: Any = Counting(slots)
+        with nfd.Sweep(executor=counting, progress=False) as sweep:
+            searching(seeds=8, budget=30, sweep=sweep)
+        totals.append(sum(counting.rounds))
+    assert totals[0] == totals[1] <= 30
+
+
+def test_a_log_says_what_is_known_and_what_comes_next(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every round takes more than a minute by this clock."""
+    now = [0.0]
+
+    def later() -> float:
+        now[0] += 61.0
+        return now[0]
+
+    monkeypatch.setattr("nfd.core.tables.time.monotonic", later)
+    with nfd.Sweep(progress=False) as sweep:
+        searching(seeds=3, sweep=sweep)
+    assert capsys.readouterr().err == ""
+    with nfd.Sweep() as sweep:
+        searching(seeds=3, sweep=sweep)
+    said = capsys.readouterr().err
+    assert "nfd: now: the small network's best rate" in said
+    assert "mup: the small network's best rate is about 0.0" in said
+    assert "now: where the large network's best rate lies" in said
+    assert "the large one gives up" in said
+    assert "3 seeds" in said
+
+
 def test_an_undecided_search_says_how_many_seeds_and_a_decided_one_does_not() -> None:
     answer = searching(seeds=2)
     assert answer.verdict("mup") == "UNCERTAIN"

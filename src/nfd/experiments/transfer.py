@@ -25,6 +25,8 @@ from nfd.core.errors import InputError, InputTypeError
 from nfd.core.modes import undisturbed
 from nfd.core.names import MOST, WIDEST, RuleName
 from nfd.core.notices import tell
+from nfd.core.tables import Remarks
+from nfd.core.words import plural
 from nfd.experiments.transfer_search import (
     FIRST_TRAININGS,
     Outcomes,
@@ -90,16 +92,15 @@ def transfer(
 
     Without ``lr``, trainings go where they decide: first the smallest network's best rate, then,
     seed after seed, what that rate loses at the largest size: the regret. The search ends with a
-    verdict, or says how many seeds may make one. ``Transfer.answer`` says what to train with, or
-    what to run to find it.
+    verdict, or says what may make one. Idle workers train seeds ahead.
 
     Example::
 
         answer = nfd.transfer(make_model, batches, [16, 32], [2], rules=("complete-p",))
         print(answer)
 
-    With ``lr``, every size is trained at every rate from every seed, with more rates where the best
-    one is at an end; then the largest network at the two best rates from ``2 seeds`` new seeds.
+    With ``lr``, every size is trained at every rate from every seed, and more rates where the best
+    one is at an end; then the largest at both best rates from ``2 seeds`` new seeds.
 
     With ``axes`` the best rate is found at every value of other settings, one at a time:
     ``axes={"batch_size": (16, 32)}``. One size is then enough.
@@ -164,10 +165,12 @@ def transfer(
         grid_seeds = count or _GRID_SEEDS
         question = _Question(by_rule, task, sizes, grid_seeds, varying, rates, halve, opened)
         spent = None
+        ahead = 0
         if is_search:
-            together = Together(question, most)
+            together = Together(question, most, Remarks(opened.progress))
             looks = looks_of(count)
             answers = searched(together, by_rule, sizes, looks, with_middle)
+            ahead = len(together.ahead - together.keys)
             spent = SearchSpent(len(together.keys), most, looks[-1], tuple(sizes))
         else:
             answers = question.answers()
@@ -185,6 +188,7 @@ def transfer(
     notes += growth_note(answers)
     if is_search and not with_middle:
         notes += _middle_note(sizes)
+    notes += _ahead_note(ahead)
     return Transfer(tuple(answers), about, score, tuple(notes), question.seconds, spent=spent)
 
 
@@ -235,6 +239,16 @@ def _middle_note(sizes: Sequence[Size]) -> list[str]:
     return [
         f"Not trained, as they decide nothing: {', '.join(middle)}. drift=True finds their best "
         "rates, too."
+    ]
+
+
+def _ahead_note(ahead: int) -> list[str]:
+    """Note trainings of idle workers that no search asked for."""
+    if not ahead:
+        return []
+    return [
+        f"Idle workers trained {plural(ahead, 'network')} more, of seeds that another look would "
+        "have read: a longer search finds them in the store."
     ]
 
 
@@ -517,6 +531,15 @@ class _Question:
         plans = {place: self.trials(place, grid, seeds) for place, grid in rates.items()}
         records = self.trained(plans, label)
         return {place: self.scores(rates[place], records[place]) for place in rates}
+
+    @property
+    def workers(self) -> int:
+        """How many trainings are done at once."""
+        return self.sweep.executor.slots
+
+    def missing(self, trials: Iterable[Trial]) -> int:
+        """Count the trainings that are not stored yet."""
+        return self.sweep.missing(trials)
 
     def trained(self, plans: Mapping[K, Sequence[Trial]], label: str) -> dict[K, list[Record]]:
         """Train all that is missing, and note how long it takes."""

@@ -6,12 +6,13 @@ So all workers have work. What decides is in ``nfd.laws.sequential``, which know
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import product
+from itertools import chain, product
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from nfd.core.names import RuleName
+from nfd.core.tables import Remarks
 from nfd.families.family import Family
 from nfd.laws.best_rate import Size
 from nfd.laws.rule_transfer import TOLERANCE, RuleTransfer
@@ -45,6 +46,13 @@ class Trainer(Protocol):
     def trial(self, rule: RuleName, size: Size, seed: int, lr: float) -> Trial:
         """The training of a network."""
 
+    @property
+    def workers(self) -> int:
+        """How many trainings are done at once."""
+
+    def missing(self, trials: Iterable[Trial]) -> int:
+        """Count the trainings that are not there yet."""
+
     def trained(self, plans: Mapping[K, Sequence[Trial]], label: str) -> dict[K, list[Record]]:
         """Train all that is missing."""
 
@@ -57,11 +65,13 @@ class Asked(Generic[T]):
     """A search that goes on, or a part of it.
 
     Attributes:
+        name: what it is about, in words.
         asking: what it wants next, and in the end its result.
         places: the rule and size of its networks.
         seeds: a training of every seed.
     """
 
+    name: str
     search: Search
     asking: Generator[Wanted, None, T]
     places: Mapping[Which, tuple[RuleName, Size]]
@@ -73,12 +83,16 @@ class Together:
     """Searches within one budget.
 
     Attributes:
-        budget: trainings of all searches at most. keys: those so far.
+        budget: trainings of all searches at most. keys: those that searches asked for.
+        ahead: those of workers that were idle, of which searches may ask for some later.
+        remarks: where it says what is known.
     """
 
     trainer: Trainer
     budget: float
+    remarks: Remarks
     keys: set[str] = field(default_factory=set)
+    ahead: set[str] = field(default_factory=set)
 
     def run(self, asked: Mapping[K, Asked[T]]) -> dict[K, T]:
         """Run searches to their end; those that the budget interrupts have no result."""
@@ -86,7 +100,7 @@ class Together:
         going_on = dict(asked)
         while going_on:
             wanted = dict[K, Wanted]()
-            plans = dict[K, list[Trial]]()
+            plans = dict[K | None, list[Trial]]()
             for name, one in asked.items():
                 if name not in going_on:
                     continue
@@ -102,20 +116,55 @@ class Together:
                     continue
                 plans[name] = self._trials(one, wanted[name])
                 self.keys |= {trial.key for trial in plans[name]}
-            purposes = dict.fromkeys(one.why for one in wanted.values())
-            records = self.trainer.trained(plans, "; ".join(purposes)) if plans else {}
-            for name, of_search in records.items():
-                self._add(asked[name], wanted[name], of_search)
+            if not wanted:
+                break
+            purpose = "; ".join(dict.fromkeys(one.why for one in wanted.values()))
+            self._remark(going_on.values(), purpose)
+            plans[None] = self._idle(asked, wanted, plans)
+            records = self.trainer.trained(plans, purpose)
+            for name, batch in wanted.items():
+                self._add(asked[name], batch, records[name])
         return results
 
+    def _remark(self, going_on: Iterable[Asked[T]], purpose: str) -> None:
+        """Say what searches know, and what the next trainings are for."""
+        known = [f"{one.name}: {one.search.known}" for one in going_on if one.search.known]
+        self.remarks.say(f"{'; '.join([*known, 'now'])}: {purpose}")
+
+    def _idle(
+        self,
+        asked: Mapping[K, Asked[T]],
+        wanted: Mapping[K, Wanted],
+        plans: Mapping[K | None, Sequence[Trial]],
+    ) -> list[Trial]:
+        """List trainings for workers that would be idle: seeds that searches may want next.
+
+        They change no answer, as a search reads only what it asks for. Within a budget there are
+        none: it is for what decides.
+        """
+        missing = self.trainer.missing(chain.from_iterable(plans.values()))
+        if not missing or math.isfinite(self.budget):
+            return []
+        later = dict[str, Trial]()
+        for name, one in wanted.items():
+            for log2_rate, seed in one.then:
+                trial = self._trial(asked[name], one.which, log2_rate, seed)
+                if trial.key not in self.keys | self.ahead:
+                    later[trial.key] = trial
+        trials = list(later.values())[: -missing % self.trainer.workers]
+        self.ahead |= {trial.key for trial in trials}
+        return trials
+
     def _trials(self, asked: Asked[T], wanted: Wanted) -> list[Trial]:
-        rule, size = asked.places[wanted.which]
         trials = list[Trial]()
         for seed, log2_rate in product(wanted.seeds, wanted.log2_rates):
-            # All digits, but for the error of the logarithm: 0.001 is stored as 0.001.
-            lr = float(f"{math.pow(2, log2_rate):.12g}")
-            trials.append(self.trainer.trial(rule, size, seed, lr))
+            trials.append(self._trial(asked, wanted.which, log2_rate, seed))
         return trials
+
+    def _trial(self, asked: Asked[T], which: Which, log2_rate: float, seed: int) -> Trial:
+        # All digits, but for the error of the logarithm: 0.001 is stored as 0.001.
+        lr = float(f"{math.pow(2, log2_rate):.12g}")
+        return self.trainer.trial(*asked.places[which], seed, lr)
 
     def _add(self, asked: Asked[T], wanted: Wanted, records: Sequence[Record]) -> None:
         """Give a search what it wanted."""
@@ -163,7 +212,7 @@ def searched(
             "small": (first_rules[rule], small),
             "large": (rule, large),
         }
-        searches[rule] = Asked(search, search.decide(), places)
+        searches[rule] = Asked(rule, search, search.decide(), places)
     decisions = together.run(searches)
 
     between = dict[tuple[RuleName, Size], Asked[float]]()
@@ -172,7 +221,7 @@ def searched(
             continue
         search = Search(Runs(math.nan), Runs(math.nan), decisions[rule].at, TOLERANCE)
         asking = search.best_of_small(f"the best rate at {size[0]} wide, {size[1]} deep")
-        between[rule, size] = Asked(search, asking, {"small": (rule, size)})
+        between[rule, size] = Asked(rule, search, asking, {"small": (rule, size)})
     together.run(between)
 
     answers = list[RuleTransfer]()

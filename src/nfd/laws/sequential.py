@@ -38,7 +38,7 @@ from typing import Literal
 import numpy as np
 
 from nfd.core.estimates import UNKNOWN, Interval, combined, standard_errors
-from nfd.core.words import plural
+from nfd.core.words import number, plural
 from nfd.laws.best_rate import LEARNT, Scores, rounded
 from nfd.laws.bowl import Array, Bools
 from nfd.laws.regret import Regret, edge_chance, edge_log_likelihood
@@ -76,12 +76,17 @@ _BEYOND = 3.0
 
 @dataclass(frozen=True)
 class Wanted:
-    """Trainings that a search asks for: rates times seeds of one size, and what they are for."""
+    """Trainings that a search asks for: rates times seeds of one size, and what they are for.
+
+    Attributes:
+        then: rates and seeds that it wants next if these do not decide, the likeliest first.
+    """
 
     which: Which
     log2_rates: tuple[float, ...]
     seeds: tuple[int, ...]
     why: str
+    then: tuple[tuple[float, int], ...] = ()
 
 
 @dataclass
@@ -205,6 +210,7 @@ class Search:
         tolerance: the share of the progress that counts as no regret.
         most: trainings at most, of both sizes.
         looks: seeds of the large network at which it looks.
+        known: what it knows so far, in words.
     """
 
     small: Runs
@@ -213,6 +219,7 @@ class Search:
     tolerance: float
     most: float = math.inf
     looks: Sequence[int] = field(default_factory=lambda: LOOKS)
+    known: str = ""
 
     def decide(self) -> Generator[Wanted, None, Decision]:
         """Ask for trainings, batch after batch, and return the decision."""
@@ -225,11 +232,14 @@ class Search:
 
     def _decide(self) -> Generator[Wanted, None, Decision]:
         at = yield from self.best_of_small()
+        self.known = f"the small network's best rate is about {number(2**at)}"
         cell = self.small.scores()
         if not cell.learns:
             return Decision(at, "UNCERTAIN", None, reason="the small network learns nothing")
         why = "where the large network's best rate lies"
-        yield from self._ask("large", [at - 1, at, at + 1], range(FIRST_SEEDS), why)
+        first = [at - 1, at, at + 1]
+        later = [(rate, seed) for seed in range(self.looks[0]) for rate in first]
+        yield from self._ask("large", first, range(FIRST_SEEDS), why, later)
         yield from self._walk("large", 1.0, FIRST_SEEDS, why)
         if not self.large.scores().learns:
             return Decision(at, "UNCERTAIN", None, reason="the large network learns nothing")
@@ -244,14 +254,21 @@ class Search:
         """The number of trainings so far."""
         return len(self.small.losses) + len(self.large.losses)
 
-    def _ask(self, which: Which, rates: Sequence[float], seeds: Iterable[int], why: str) -> Asking:
+    def _ask(
+        self,
+        which: Which,
+        rates: Sequence[float],
+        seeds: Iterable[int],
+        why: str,
+        then: Iterable[tuple[float, int]] = (),
+    ) -> Asking:
         """Ask for what is missing of rates times seeds; ``BudgetError`` where that is too much."""
         seeds = tuple(seeds)
         missing = self.runs(which).missing(rates, seeds)
         if missing > self.most - self.trained:
             raise BudgetError
         if missing:
-            yield Wanted(which, tuple(rates), seeds, why)
+            yield Wanted(which, tuple(rates), seeds, why, tuple(then))
 
     def _walk(self, which: Which, step: float, seeds: int, why: str) -> Asking:
         """Add rates at the end where the best one lies, until it lies inside."""
@@ -260,22 +277,29 @@ class Search:
             cell = runs.scores()
             if cell.has_optimum:
                 return
-            end = runs.rates[-1] + step if cell.edge > 0 else runs.rates[0] - step
-            yield from self._ask(which, [end], range(seeds), why)
+            stride = step if cell.edge > 0 else -step
+            end = runs.rates[-1] if stride > 0 else runs.rates[0]
+            later = [(end + 2 * stride, seed) for seed in range(seeds)]
+            yield from self._ask(which, [end + stride], range(seeds), why, later)
 
     def best_of_small(
         self, why: str = "the small network's best rate"
     ) -> Generator[Wanted, None, float]:
         """Find log2 of the small network's best learning rate."""
         small = self.small
-        yield from self._ask("small", [self.usual - 2, self.usual, self.usual + 2], range(2), why)
+        coarse = [self.usual - 2, self.usual, self.usual + 2]
+        yield from self._ask("small", coarse, range(2), why, [(rate, 2) for rate in coarse])
         yield from self._walk("small", 2.0, 2, why)
         best = small.rates[int(small.scores().typical.argmin())]
         if not small.scores().learns:
             return best
-        yield from self._ask("small", [best - 1, best + 1], range(2), why)
+        # At least three seeds are trained at every rate.
+        later = [(rate, 2) for rate in [best - 1, best + 1, *small.rates]]
+        yield from self._ask("small", [best - 1, best + 1], range(2), why, later)
         for count in range(2, SMALL_SEEDS + 1):
-            yield from self._ask("small", small.rates, range(count), why)
+            next_seed = min(count, SMALL_SEEDS - 1)
+            later = [(rate, next_seed) for rate in small.rates]
+            yield from self._ask("small", small.rates, range(count), why, later)
             cell = small.scores()
             near = np.flatnonzero(cell.near)
             around = slice(max(int(near[0]) - 1, 0), int(near[-1]) + 2)
@@ -361,15 +385,30 @@ class _Looks:
             chosen, is_best = yield from self._best()
             close = self._close(chosen)
             why = f"whether the small network's rate costs the large one ({plural(count, 'seed')})"
-            yield from self.search._ask("large", [self.at, *close], range(count), why)
+            rates = [self.at, *close]
+            next_count = min((look for look in self.search.looks if look > count), default=0)
+            later = [(rate, seed) for seed in range(count, next_count) for rate in rates]
+            yield from self.search._ask("large", rates, range(count), why, later)
             look = self._look(chosen, close, is_best)
             self.last = self._judged(look)
+            self.search.known = self._known()
             if self.last.verdict != "UNCERTAIN" or tries == _MOST_GUARDS:
                 return look
             if not look.is_open_by_chance(self.search.tolerance):
                 return look
             yield from self._guard(count)
             tries += 1
+
+    def _known(self) -> str:
+        """What the last look says, in words."""
+        if self.last is None or self.last.regret is None:
+            return self.search.known
+        share = self.last.regret.share.scaled(100)
+        seeds = plural(len(self.last.regret.new.losses), "seed")
+        return (
+            f"at the small network's best rate, {number(2**self.at)}, the large one gives up "
+            f"{share.in_words(' %', 100 * self.search.tolerance)} by {seeds}"
+        )
 
     def _best(self) -> Generator[Wanted, None, tuple[float, bool]]:
         """Choose the trained rate that stands for the large network's best one.
