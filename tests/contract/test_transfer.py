@@ -973,3 +973,88 @@ def test_the_shell_searches_and_goes_on_with_a_larger_budget(tmp_path: Path) -> 
     assert ended.stdout.startswith("✓ TRANSFERS")
     stored = json.loads((tmp_path / "out/transfer/result.json").read_text())
     assert {row["seeds"] for row in stored["curves"]} == {"grid", "paired"}
+
+
+# ---- a search along settings
+
+
+class Valley(Bowl):
+    """Pays for the distance of a setting from its best value, which may move with width.
+
+    What it pays differs a little from start to start.
+    """
+
+    moves = False
+
+    def __init__(self, width: int, depth: int, tilt: float = 0.0) -> None:
+        super().__init__(width, depth)
+        best = 1.0 if self.moves and width > 4 else 0.0
+        noise = 0.01 * torch.randn(8)[int(4 * tilt)]
+        self.register_buffer("paid", 0.3 * (tilt - best) ** 2 + noise)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + self.paid
+
+
+class MovingValley(Valley):
+    moves = True
+
+
+def along_tilt(make_model: Any, **options: Any) -> nfd.Transfer:
+    family = nfd.Family(make_model, (4, 2), "standard", "sgd")
+    task = nfd.Task(ONES[:3], height)
+    return nfd.transfer(family, task, [4, 16], [2], axes={"tilt": (0.0, 0.5, 1.0)}, **options)
+
+
+@pytest.mark.parametrize(
+    ("make_model", "verdict", "regret"), [(Valley, "TRANSFERS", 0.0), (MovingValley, "COSTS", 0.35)]
+)
+def test_the_best_value_of_a_setting_is_found_and_whether_it_serves_the_large_network(
+    make_model: Any, verdict: str, regret: float
+) -> None:
+    with nfd.Sweep(progress=False) as sweep:
+        answer = along_tilt(make_model, sweep=sweep)
+        large = by_width(sweep)[16]
+    assert answer.verdict("standard") == "TRANSFERS"
+    assert answer.verdict("standard", "tilt") == verdict
+    against = answer.rules[0].against["tilt"]
+    assert against.best_value == 0.0
+    # Of the loss reduction, .55 from the bowl and .3 from the setting, a better value saves .3.
+    assert against.regret.value == pytest.approx(regret, abs=0.03)
+    assert against.regret.low <= regret <= against.regret.high
+    words = "transfers" if verdict == "TRANSFERS" else "costs too much"
+    assert f"The smallest network's best tilt, 0, {words}: at width 16" in answer.answer.because
+    assert "may transfer" not in answer.answer.because
+    assert answer.answer.because.split("The smallest")[1] in str(against)
+    rows = [row for row in answer.table if row.get("tilt") is not None]
+    (row,) = (row for row in rows if row["quantity"] == "regret over progress")
+    assert (row["tilt"], row["width"], row["value"]) == (0.0, 16, against.regret.value)
+    assert is_near(answer.best("standard", 4, 2, tilt=0.5), 1.0)
+    with pytest.raises(ValueError, match="at width 4 and depth 2"):
+        answer.best("standard", 16, 2, tilt=0.5)
+    # The rate takes at most 3 rates, each value 12 seeds.
+    assert large <= 3 * 12 + 3 * 12
+
+
+def test_a_setting_is_not_asked_where_the_rate_itself_costs_or_the_budget_is_spent() -> None:
+    class SteepValley(Valley):
+        growth = 1.0
+
+    for answer, why in (
+        (along_tilt(SteepValley), "its learning rate is not known to transfer"),
+        (along_tilt(Valley, budget=60), "the budget is spent"),
+    ):
+        assert answer.rules[0].against == {}
+        assert any("tilt" in note and why in note for note in answer.notes)
+        with pytest.raises(ValueError, match="setting"):
+            answer.verdict("standard", "tilt")
+
+
+def test_steps_and_one_size_keep_the_grid() -> None:
+    family = nfd.Family(Bowl, (4, 2), "standard", "sgd")
+    task = nfd.Task(ONES[:4], height)
+    for widths, axes in (([4, 16], {"steps": (2, 4)}), ([4], {"weight_decay": (0.0, 0.1)})):
+        answer = nfd.transfer(family, task, widths, [2], axes=axes, seeds=2)
+        assert answer.spent is None
+        (against,) = answer.rules[0].against.values()
+        assert len(against.cells) == 2 * len(widths)

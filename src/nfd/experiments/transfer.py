@@ -26,7 +26,8 @@ from nfd.core.modes import undisturbed
 from nfd.core.names import MOST, WIDEST, RuleName
 from nfd.core.notices import tell
 from nfd.core.tables import Remarks
-from nfd.core.words import plural
+from nfd.core.words import listed, plural
+from nfd.experiments.setting_searches import SettingSearches
 from nfd.experiments.transfer_search import (
     FIRST_TRAININGS,
     Outcomes,
@@ -38,7 +39,7 @@ from nfd.families.family import Family, as_family
 from nfd.laws.best_rate import LEARNT, Scores, Size, in_words, rounded
 from nfd.laws.rate_against import RateAgainst
 from nfd.laws.regret import Regret
-from nfd.laws.rule_transfer import TOLERANCE, RuleTransfer, SearchSpent
+from nfd.laws.rule_transfer import TOLERANCE, RuleTransfer, SearchSpent, rule_in_words
 from nfd.laws.transfer import Transfer
 from nfd.laws.transfer_answer import growth_note
 from nfd.runs.losses import classes_last
@@ -103,7 +104,8 @@ def transfer(
     one is at an end; then the largest at both best rates from ``2 seeds`` new seeds.
 
     With ``axes`` the best rate is found at every value of other settings, one at a time:
-    ``axes={"batch_size": (16, 32)}``. One size is then enough.
+    ``axes={"batch_size": (16, 32)}``. A search compares these values at the largest size, too,
+    where the rate transfers. With one size, or along steps, there is a grid.
 
     The regret is a share of the progress: how far training lowers the loss below log C, that of a
     uniform guess among C classes, or, under a loss other than cross-entropy, which must not be
@@ -114,7 +116,7 @@ def transfer(
             ``nfd.Family``.
         task: batches, one update for each, or an ``nfd.Task``.
         widths, depths: of the networks. Two sizes or more, unless there are ``axes``.
-        lr: a grid of three rates of the base or more. With ``axes`` by default seven octaves.
+        lr: a grid of three rates of the base or more.
         rules: to compare; by default the family's and ``"standard"``, your model as it is.
         optimizer, blocks, roles: in place of the family's; as in ``nfd.plan``.
         seeds: of the largest network at most, 12; of a grid every network's, 3.
@@ -156,7 +158,10 @@ def transfer(
     halve = check_flag("halving", halving)
     if halve:
         tell("halving goes in 0.5: without lr, trainings go where they decide.", FutureWarning)
-    is_search = lr is None and not varying and not halve
+    is_search = lr is None and not halve
+    if varying:
+        # Other steps are other trainings, of which none is the best; one size has nothing to serve.
+        is_search = is_search and len(sizes) > 1 and "steps" not in varying
     most = _budget(budget, is_search, len(families))
     with_middle = check_flag("drift", drift)
     by_rule = {under_rule.rule: under_rule for under_rule in families}
@@ -170,6 +175,9 @@ def transfer(
             together = Together(question, most, Remarks(opened.progress))
             looks = looks_of(count)
             answers = searched(together, by_rule, sizes, looks, with_middle)
+            if varying:
+                along = SettingSearches(together, by_rule, sizes[0], sizes[-1], varying, looks)
+                answers = along.added_to(answers)
             ahead = len(together.ahead - together.keys)
             spent = SearchSpent(len(together.keys), most, looks[-1], tuple(sizes))
         else:
@@ -189,6 +197,8 @@ def transfer(
     if is_search and not with_middle:
         notes += _middle_note(sizes)
     notes += _ahead_note(ahead)
+    if is_search:
+        notes += _settings_note(answers, varying)
     return Transfer(tuple(answers), about, score, tuple(notes), question.seconds, spent=spent)
 
 
@@ -225,8 +235,8 @@ def _budget(budget: int | None, is_search: bool, rules: int) -> float:
         return math.inf
     if not is_search:
         raise InputError(
-            "budget bounds a search: it needs lr=None, no axes and no halving. Leave budget out, "
-            "or them."
+            "budget bounds a search: it needs lr=None, two sizes, no axis of steps and no halving. "
+            "Leave budget out, or them."
         )
     return check_count("budget", budget, minimum=FIRST_TRAININGS * rules)
 
@@ -240,6 +250,20 @@ def _middle_note(sizes: Sequence[Size]) -> list[str]:
         f"Not trained, as they decide nothing: {', '.join(middle)}. drift=True finds their best "
         "rates, too."
     ]
+
+
+def _settings_note(answers: Sequence[RuleTransfer], axes: Mapping[str, Any]) -> list[str]:
+    """Note the settings that were not searched, under which rules."""
+    notes = list[str]()
+    for answer in answers:
+        left_out = [setting for setting in axes if setting not in answer.against]
+        if left_out:
+            name, _ = rule_in_words(answer.rule)
+            why = "the budget is spent"
+            if answer.verdict != "TRANSFERS":
+                why = "its learning rate is not known to transfer"
+            notes.append(f"{listed(left_out)} with {name} was not searched, as {why}.")
+    return notes
 
 
 def _ahead_note(ahead: int) -> list[str]:
@@ -576,9 +600,16 @@ class _Question:
         guess = math.fsum(record.metrics["first_loss"] for record in seeds) / len(seeds)
         return Outcomes(losses, guess, LEARNT * guess)
 
-    def trial(self, rule: RuleName, size: Size, seed: int, lr: float) -> Trial:
-        """The training of a network of the task and model as they are."""
-        return Trial(self.varied[rule, None], self.task, *size, seed, lr)
+    def trial(
+        self,
+        rule: RuleName,
+        size: Size,
+        seed: int,
+        lr: float,
+        variation: Variation | None = None,
+    ) -> Trial:
+        """The training of a network, of the task and model as they are without a variation."""
+        return Trial(self.varied[rule, variation], self.tasks[variation], *size, seed, lr)
 
     def trials(
         self, place: Place, rates: Sequence[float], seeds: range, stop: int | None = None

@@ -6,8 +6,9 @@ So all workers have work. What decides is in ``nfd.laws.sequential``, which know
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain, product
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
@@ -43,8 +44,15 @@ class Outcomes(NamedTuple):
 class Trainer(Protocol):
     """What trains: ``nfd.transfer``."""
 
-    def trial(self, rule: RuleName, size: Size, seed: int, lr: float) -> Trial:
-        """The training of a network."""
+    def trial(
+        self,
+        rule: RuleName,
+        size: Size,
+        seed: int,
+        lr: float,
+        variation: tuple[str, float] | None = None,
+    ) -> Trial:
+        """The training of a network, with another value of one setting where one is given."""
 
     @property
     def workers(self) -> int:
@@ -67,14 +75,14 @@ class Asked(Generic[T]):
     Attributes:
         name: what it is about, in words.
         asking: what it wants next, and in the end its result.
-        places: the rule and size of its networks.
+        trial: the training of a size at log2 of a rate, or at whatever it varies, from a seed.
         seeds: a training of every seed.
     """
 
     name: str
     search: Search
     asking: Generator[Wanted, None, T]
-    places: Mapping[Which, tuple[RuleName, Size]]
+    trial: Callable[[Which, float, int], Trial]
     seeds: dict[Which, dict[int, Record]] = field(default_factory=dict)
 
 
@@ -148,7 +156,7 @@ class Together:
         later = dict[str, Trial]()
         for name, one in wanted.items():
             for log2_rate, seed in one.then:
-                trial = self._trial(asked[name], one.which, log2_rate, seed)
+                trial = asked[name].trial(one.which, log2_rate, seed)
                 if trial.key not in self.keys | self.ahead:
                     later[trial.key] = trial
         trials = list(later.values())[: -missing % self.trainer.workers]
@@ -158,13 +166,8 @@ class Together:
     def _trials(self, asked: Asked[T], wanted: Wanted) -> list[Trial]:
         trials = list[Trial]()
         for seed, log2_rate in product(wanted.seeds, wanted.log2_rates):
-            trials.append(self._trial(asked, wanted.which, log2_rate, seed))
+            trials.append(asked.trial(wanted.which, log2_rate, seed))
         return trials
-
-    def _trial(self, asked: Asked[T], which: Which, log2_rate: float, seed: int) -> Trial:
-        # All digits, but for the error of the logarithm: 0.001 is stored as 0.001.
-        lr = float(f"{math.pow(2, log2_rate):.12g}")
-        return self.trainer.trial(*asked.places[which], seed, lr)
 
     def _add(self, asked: Asked[T], wanted: Wanted, records: Sequence[Record]) -> None:
         """Give a search what it wanted."""
@@ -212,7 +215,8 @@ def searched(
             "small": (first_rules[rule], small),
             "large": (rule, large),
         }
-        searches[rule] = Asked(rule, search, search.decide(), places)
+        trial = partial(at_rate, together.trainer, places)
+        searches[rule] = Asked(rule, search, search.decide(), trial)
     decisions = together.run(searches)
 
     between = dict[tuple[RuleName, Size], Asked[float]]()
@@ -221,7 +225,8 @@ def searched(
             continue
         search = Search(Runs(math.nan), Runs(math.nan), decisions[rule].at, TOLERANCE)
         asking = search.best_of_small(f"the best rate at {size[0]} wide, {size[1]} deep")
-        between[rule, size] = Asked(rule, search, asking, {"small": (rule, size)})
+        trial = partial(at_rate, together.trainer, {"small": (rule, size)})
+        between[rule, size] = Asked(rule, search, asking, trial)
     together.run(between)
 
     answers = list[RuleTransfer]()
@@ -233,6 +238,20 @@ def searched(
         decision = decisions[rule]
         answers.append(RuleTransfer(rule, cells, decision.regret, decision=decision))
     return answers
+
+
+def at_rate(
+    trainer: Trainer,
+    places: Mapping[Which, tuple[RuleName, Size]],
+    which: Which,
+    log2_rate: float,
+    seed: int,
+    variation: tuple[str, float] | None = None,
+) -> Trial:
+    """The training of a size at log2 of a rate."""
+    # All digits, but for the error of the logarithm: 0.001 is stored as 0.001.
+    lr = float(f"{math.pow(2, log2_rate):.12g}")
+    return trainer.trial(*places[which], seed, lr, variation)
 
 
 def sharing(families: Mapping[RuleName, Family], size: Size) -> dict[RuleName, RuleName]:

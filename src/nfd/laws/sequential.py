@@ -239,7 +239,7 @@ class Search:
         why = "where the large network's best rate lies"
         first = [at - 1, at, at + 1]
         later = [(rate, seed) for seed in range(self.looks[0]) for rate in first]
-        yield from self._ask("large", first, range(FIRST_SEEDS), why, later)
+        yield from self.ask("large", first, range(FIRST_SEEDS), why, later)
         yield from self._walk("large", 1.0, FIRST_SEEDS, why)
         if not self.large.scores().learns:
             return Decision(at, "UNCERTAIN", None, reason="the large network learns nothing")
@@ -254,7 +254,7 @@ class Search:
         """The number of trainings so far."""
         return len(self.small.losses) + len(self.large.losses)
 
-    def _ask(
+    def ask(
         self,
         which: Which,
         rates: Sequence[float],
@@ -280,7 +280,7 @@ class Search:
             stride = step if cell.edge > 0 else -step
             end = runs.rates[-1] if stride > 0 else runs.rates[0]
             later = [(end + 2 * stride, seed) for seed in range(seeds)]
-            yield from self._ask(which, [end + stride], range(seeds), why, later)
+            yield from self.ask(which, [end + stride], range(seeds), why, later)
 
     def best_of_small(
         self, why: str = "the small network's best rate"
@@ -288,18 +288,18 @@ class Search:
         """Find log2 of the small network's best learning rate."""
         small = self.small
         coarse = [self.usual - 2, self.usual, self.usual + 2]
-        yield from self._ask("small", coarse, range(2), why, [(rate, 2) for rate in coarse])
+        yield from self.ask("small", coarse, range(2), why, [(rate, 2) for rate in coarse])
         yield from self._walk("small", 2.0, 2, why)
         best = small.rates[int(small.scores().typical.argmin())]
         if not small.scores().learns:
             return best
         # At least three seeds are trained at every rate.
         later = [(rate, 2) for rate in [best - 1, best + 1, *small.rates]]
-        yield from self._ask("small", [best - 1, best + 1], range(2), why, later)
+        yield from self.ask("small", [best - 1, best + 1], range(2), why, later)
         for count in range(2, SMALL_SEEDS + 1):
             next_seed = min(count, SMALL_SEEDS - 1)
             later = [(rate, next_seed) for rate in small.rates]
-            yield from self._ask("small", small.rates, range(count), why, later)
+            yield from self.ask("small", small.rates, range(count), why, later)
             cell = small.scores()
             near = np.flatnonzero(cell.near)
             around = slice(max(int(near[0]) - 1, 0), int(near[-1]) + 2)
@@ -313,7 +313,7 @@ class Search:
         small = self.small
         why = "where training becomes unstable"
         while small.rates[-1] < at + 4 and self._lost_share(small.rates[-1]) < 0.5:
-            yield from self._ask("small", [small.rates[-1] + 1], range(2), why)
+            yield from self.ask("small", [small.rates[-1] + 1], range(2), why)
         lost = [rate for rate in small.rates if rate > at and self._lost_share(rate) >= 0.5]
         if not lost:
             return
@@ -321,11 +321,11 @@ class Search:
         calm = [rate for rate in small.rates if rate < above and self._lost_share(rate) < 0.5]
         below = max(calm, default=above - 1)
         for _ in range(3):
-            yield from self._ask("small", [below, above], range(_EDGE_SEEDS), why)
+            yield from self.ask("small", [below, above], range(_EDGE_SEEDS), why)
             if above - below <= 0.3:
                 return
             middle = (above + below) / 2
-            yield from self._ask("small", [middle], range(_EDGE_SEEDS), why)
+            yield from self.ask("small", [middle], range(_EDGE_SEEDS), why)
             if self._lost_share(middle) >= 0.5:
                 above = middle
             else:
@@ -373,7 +373,7 @@ class _Looks:
             decision = self._judged(look)
             if decision.verdict != "UNCERTAIN":
                 return decision
-            if place and self._is_futile(look, count):
+            if place and is_futile(look.limits[look.chosen].share, count, self.search):
                 return self._open("the cost is about the limit")
             self.settled |= look.below(self.search.tolerance)
         return self._open("these seeds do not tell")
@@ -388,7 +388,7 @@ class _Looks:
             rates = [self.at, *close]
             next_count = min((look for look in self.search.looks if look > count), default=0)
             later = [(rate, seed) for seed in range(count, next_count) for rate in rates]
-            yield from self.search._ask("large", rates, range(count), why, later)
+            yield from self.search.ask("large", rates, range(count), why, later)
             look = self._look(chosen, close, is_best)
             self.last = self._judged(look)
             self.search.known = self._known()
@@ -425,7 +425,7 @@ class _Looks:
         if abs(chosen - best) > NEAR_ENOUGH:
             chosen = math.log2(rounded(best))
             why = "the large network's best rate"
-            yield from self.search._ask("large", [chosen], range(FIRST_SEEDS), why)
+            yield from self.search.ask("large", [chosen], range(FIRST_SEEDS), why)
         if chosen != self.at:
             return chosen, False
         rivals = [rate for rate in judged if rate != self.at]
@@ -515,29 +515,32 @@ class _Looks:
         seeds = range(min(count, LOOKS[0]))
         self.guards += 1
         why = "where training becomes unstable"
-        yield from self.search._ask("large", [self.at + above], seeds, why)
-
-    def _is_futile(self, look: _Look, count: int) -> bool:
-        """Whether the last look is not expected to decide."""
-        share = look.limits[look.chosen].share
-        end = share.high if share.value < self.search.tolerance else share.low
-        half = abs(end - share.value) * math.sqrt(count / self.search.looks[-1])
-        return abs(share.value - self.search.tolerance) < _FUTILE * half
+        yield from self.search.ask("large", [self.at + above], seeds, why)
 
     def _open(self, reason: str) -> Decision:
         """The last look without a verdict, and how many seeds would make one."""
         if self.last is None or self.last.regret is None:
             return Decision(self.at, "UNCERTAIN", None, reason=reason)
-        share = self.last.regret.share
         seeds = len(self.last.regret.new.losses)
-        limit = self.search.tolerance
-        # The end of the interval that has to move to the other side of the limit.
-        end = share.high if share.value < limit else share.low
-        apart = _ROOM * abs(limit - share.value)
-        needed = None
-        if apart > 0 and math.isfinite(end):
-            needed = max(seeds + 1, math.ceil(seeds * ((end - share.value) / apart) ** 2))
+        needed = seeds_needed(self.last.regret.share, seeds, self.search.tolerance)
         return replace(self.last, seeds_needed=needed, reason=reason)
+
+
+def is_futile(share: Interval, count: int, search: Search) -> bool:
+    """Whether the last look is not expected to decide, by the regret after so many seeds."""
+    end = share.high if share.value < search.tolerance else share.low
+    half = abs(end - share.value) * math.sqrt(count / search.looks[-1])
+    return abs(share.value - search.tolerance) < _FUTILE * half
+
+
+def seeds_needed(share: Interval, seeds: int, limit: float) -> int | None:
+    """About how many seeds would decide, by the regret after so many; None if nobody can tell."""
+    # The end of the interval that has to move to the other side of the limit.
+    end = share.high if share.value < limit else share.low
+    apart = _ROOM * abs(limit - share.value)
+    if apart == 0 or not math.isfinite(end):
+        return None
+    return max(seeds + 1, math.ceil(seeds * ((end - share.value) / apart) ** 2))
 
 
 @dataclass(frozen=True)
@@ -619,9 +622,7 @@ def paired(search: Search, at: float, rival: float) -> _Limits:
         paid = (new.scores[:, 0] - new.scores[:, 1])[trains_at_both]
     A = float(paid.mean())
     D = float(learnt.mean())
-    freedom = len(paid) - 1 + PRIOR_FREEDOM
-    of_pair = float(paid.var(ddof=1)) * (len(paid) - 1)
-    variance = (of_pair + PRIOR_FREEDOM * _near_variance(search)) / freedom
+    variance, freedom = pair_variance(search, paid, (large, search.small))
     parts = [
         ((1 - q) ** 2 * variance / len(paid), freedom),
         (q * q * float(learnt.var(ddof=1)) / len(learnt), len(learnt) - 1),
@@ -640,15 +641,28 @@ def _lost(scores: Scores, best: float) -> Bools:
     return lost
 
 
-def _near_variance(search: Search) -> float:
+def pair_variance(search: Search, paid: Array, near: Sequence[Runs]) -> tuple[float, float]:
+    """The variance of a pair's differences ``[S]`` and its degrees of freedom.
+
+    Averaged with the variance of near rates in ``near``, which counts nothing where no two rates
+    are near.
+    """
+    of_near, freedom_of_near = _near_variance(search, near)
+    prior = min(PRIOR_FREEDOM, freedom_of_near)
+    freedom = len(paid) - 1 + prior
+    of_pair = float(paid.var(ddof=1)) * (len(paid) - 1)
+    return (of_pair + prior * of_near) / freedom, freedom
+
+
+def _near_variance(search: Search, pooled: Sequence[Runs]) -> tuple[float, float]:
     """Variance of the difference of two near rates of one seed, in nats of the large network.
 
-    Pooled over both sizes, the small network's in proportion to its progress.
+    With its degrees of freedom. The small network's counts in proportion to its progress.
     """
     progress = search.large.guess - float(search.large.scores().typical.min())
     total = 0.0
     freedom = 0
-    for runs in (search.large, search.small):
+    for runs in pooled:
         cell = runs.scores()
         near = cell.near
         if int(near.sum()) < 2:
@@ -660,7 +674,7 @@ def _near_variance(search: Search) -> float:
         left = scores - scores.mean(1, keepdims=True) - scores.mean(0) + scores.mean()
         total += 2 * float(np.square(left).sum())
         freedom += (len(left) - 1) * (int(near.sum()) - 1)
-    return total / freedom if freedom else 0.0
+    return total / max(freedom, 1), freedom
 
 
 def _chance_apart(search: Search, at: float, rival: float) -> tuple[float, float, float]:

@@ -104,16 +104,18 @@ class Transfer(Shown):
             return answer.rate((width, depth))
         name, value = next(iter(setting.items()))
         against = answer.against
-        if len(setting) > 1 or name not in against or value not in against[name].values:
+        place = ((width, depth), value)
+        if len(setting) > 1 or name not in against or place not in against[name].cells:
             runs = list[str]()
             for trained, along in against.items():
                 values = ", ".join(f"{value:g}" for value in along.values)
-                runs.append(f"{trained} {values}")
+                sizes = "; ".join(map(in_words, along.sizes))
+                runs.append(f"{trained} {values} at {sizes}")
             raise InputError(
                 f"there are runs of {'; '.join(runs) or 'no further setting: use axes='}; got "
                 f"{setting}."
             )
-        return against[name].cells[(width, depth), value].rate()
+        return against[name].cells[place].rate()
 
     def loss(self, rule: str, width: int, depth: int) -> Interval:
         """The loss at the best rate of a size.
@@ -150,12 +152,16 @@ class Transfer(Shown):
         regret = self.of(rule).regret
         return UNKNOWN if regret is None else regret.loss
 
-    def verdict(self, rule: str) -> TransferVerdict:
+    def verdict(self, rule: str, setting: str = "") -> TransferVerdict:
         """Whether the smallest network's best rate serves the largest one.
 
-        One of TRANSFERS, COSTS and UNCERTAIN.
+        One of TRANSFERS, COSTS and UNCERTAIN. With a ``setting`` that was searched, such as
+        ``"weight_decay"``, whether the smallest network's best value of it does.
         """
-        return self.of(rule).verdict
+        answer = self.of(rule)
+        if not setting:
+            return answer.verdict
+        return answer.against[check_choice("setting", setting, answer.against)].verdict
 
     @property
     def table(self) -> list[Row]:

@@ -145,12 +145,16 @@ class Question:
     def _transfers(self, best: RuleTransfer, small: Size, large: Size) -> Decided:
         rate = best.rate(small)
         advice = self._plan(best, small, large)
+        evidence = [
+            f"{self._at_small_rate(best, small, large)} {self._paid(best)}; the limit is "
+            f"{LIMIT:g} %."
+        ]
+        evidence += [one.transferred for one in best.against.values() if one.decision is not None]
         answer = Answer(
             "good",
             "Transfers",
             f"Train every size at learning rate {number(rate.value)}{_with(best.rule)}",
-            f"{self._at_small_rate(best, small, large)} {self._paid(best)}; the limit is "
-            f"{LIMIT:g} %.",
+            " ".join(evidence),
             self._but(best, small, large),
             advice.next,
         )

@@ -455,11 +455,13 @@ _NO_LINES = alt.Axis(grid=False, ticks=False, domain=False)
 def _settings(transfer: Transfer) -> list[Section]:
     """The best rate against every further setting."""
     parts = list[Section]()
-    for setting in transfer.rules[0].against:
+    settings = dict[str, None]()
+    for answer in transfer.rules:
+        settings |= dict.fromkeys(answer.against)
+    for setting in settings:
         pictures = list[Picture]()
         sentences = list[str]()
-        for answer in transfer.rules:
-            against = answer.against[setting]
+        for against in (one.against[setting] for one in transfer.rules if setting in one.against):
             sentences.append(against.sentence)
             pictures += _against(against)
         # The first section of a page that is about a setting only stands below its answer.
