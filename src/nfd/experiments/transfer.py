@@ -93,19 +93,19 @@ def transfer(
 
     Without ``lr``, trainings go where they decide: first the smallest network's best rate, then,
     seed after seed, what that rate loses at the largest size: the regret. The search ends with a
-    verdict, or says what may make one. Idle workers train seeds ahead.
+    verdict, or says what may make one.
 
     Example::
 
         answer = nfd.transfer(make_model, batches, [16, 32], [2], rules=("complete-p",))
         print(answer)
 
-    With ``lr``, every size is trained at every rate from every seed, and more rates where the best
-    one is at an end; then the largest at both best rates from ``2 seeds`` new seeds.
+    With ``lr``, every size is trained at every rate from every seed, with more rates where the best
+    is at an end; then the largest at both best rates from ``2 seeds`` new seeds.
 
     With ``axes`` the best rate is found at every value of other settings, one at a time:
-    ``axes={"batch_size": (16, 32)}``. A search compares these values at the largest size, too,
-    where the rate transfers. With one size, or along steps, there is a grid.
+    ``axes={"batch_size": (16, 32)}``. A search compares the values at the largest size, too. One
+    size, or steps, take a grid.
 
     The regret is a share of the progress: how far training lowers the loss below log C, that of a
     uniform guess among C classes, or, under a loss other than cross-entropy, which must not be

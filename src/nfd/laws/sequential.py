@@ -622,7 +622,10 @@ def paired(search: Search, at: float, rival: float) -> _Limits:
         paid = (new.scores[:, 0] - new.scores[:, 1])[trains_at_both]
     A = float(paid.mean())
     D = float(learnt.mean())
-    variance, freedom = pair_variance(search, paid, (large, search.small))
+    of_near, freedom_of_near = near_variance(search, (large, search.small))
+    # Where no two rates are near, there is nothing to average with.
+    prior = PRIOR_FREEDOM if freedom_of_near else 0.0
+    variance, freedom = pair_variance(paid, of_near, prior)
     parts = [
         ((1 - q) ** 2 * variance / len(paid), freedom),
         (q * q * float(learnt.var(ddof=1)) / len(learnt), len(learnt) - 1),
@@ -641,20 +644,17 @@ def _lost(scores: Scores, best: float) -> Bools:
     return lost
 
 
-def pair_variance(search: Search, paid: Array, near: Sequence[Runs]) -> tuple[float, float]:
-    """The variance of a pair's differences ``[S]`` and its degrees of freedom.
+def pair_variance(paid: Array, of_near: float, prior: float) -> tuple[float, float]:
+    """The variance of a pair's differences ``[S]``, and its degrees of freedom.
 
-    Averaged with the variance of near rates in ``near``, which counts nothing where no two rates
-    are near.
+    Averaged with the variance of near rates, which counts as ``prior`` degrees of freedom.
     """
-    of_near, freedom_of_near = _near_variance(search, near)
-    prior = min(PRIOR_FREEDOM, freedom_of_near)
     freedom = len(paid) - 1 + prior
     of_pair = float(paid.var(ddof=1)) * (len(paid) - 1)
     return (of_pair + prior * of_near) / freedom, freedom
 
 
-def _near_variance(search: Search, pooled: Sequence[Runs]) -> tuple[float, float]:
+def near_variance(search: Search, pooled: Sequence[Runs]) -> tuple[float, float]:
     """Variance of the difference of two near rates of one seed, in nats of the large network.
 
     With its degrees of freedom. The small network's counts in proportion to its progress.

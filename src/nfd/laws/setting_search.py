@@ -24,12 +24,14 @@ from nfd.laws.best_rate import Scores
 from nfd.laws.sequential import (
     BUDGET_SPENT,
     LEVEL,
+    PRIOR_FREEDOM,
     BudgetError,
     Decision,
     Search,
     SequentialRegret,
     Wanted,
     is_futile,
+    near_variance,
     pair_variance,
     seeds_needed,
 )
@@ -99,8 +101,10 @@ def _regret(
     new = search.large.scores([at, rival])
     paid = new.scores[:, 0] - new.scores[:, 1]
     # Two values of the large network would count the pair itself twice: with both sizes' variance
-    # 6 % of regrets at the tolerance were taken for smaller ones, of 1,000.
-    variance, freedom = pair_variance(search, paid, [search.small])
+    # 6 % of regrets at the tolerance were taken for smaller ones, of 1,000. A small network has few
+    # values and seeds, too: they count as what they are.
+    of_near, freedom_of_near = near_variance(search, [search.small])
+    variance, freedom = pair_variance(paid, of_near, min(PRIOR_FREEDOM, freedom_of_near))
     error = math.sqrt(variance / len(paid))
     return student(float(paid.mean()), error, freedom, level).scaled(1 / _progress(seen))
 

@@ -25,6 +25,7 @@ from nfd.core.tables import Row
 from nfd.core.words import plural
 from nfd.laws.best_rate import Scores, Size, in_words
 from nfd.laws.bowl import progress_from
+from nfd.laws.gains import Gain, gains
 from nfd.laws.log_columns import Field
 from nfd.laws.logged_runs import LoggedRun
 from nfd.laws.logs import RATE_FIELDS, Log, needs_rate_law, read_log
@@ -191,12 +192,21 @@ class Transfer(Shown):
         return rows
 
     @property
+    def gains(self) -> list[Gain]:
+        """What more seeds and another size would buy under every rule, to be expected."""
+        rows = list[Gain]()
+        for answer in self.rules:
+            rows += gains(answer)
+        return rows
+
+    @property
     def answer(self) -> Answer:
         """State, decision, evidence and what to run next."""
         decided = self.decided.answer
         details = [str(answer) for answer in self.rules if len(answer.cells) > 1]
         details += [against.sentence for against in self._against()]
         details += [*self.notes, self.about]
+        details += [gain.sentence for gain in self.gains]
         table = cost_rows(self.rules) or self.levels
         return replace(decided, about=self._runs, table=table, details=details)
 

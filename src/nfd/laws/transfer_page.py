@@ -50,6 +50,12 @@ _LIMIT_WORDS = (
     "rate. Interval left of 10 %: transfers. Right of it: costs. Across it: not decided."
 )
 
+_GAINS_WORDS = (
+    "To be expected, by the spread that was seen: how well the cost and the drift of the best rate "
+    "are then known (half of the interval), and the chance to decide. The cost is of the largest "
+    "network, so that another size says nothing of it."
+)
+
 
 def first_sections(transfer: Transfer) -> list[Section]:
     """Losses of the small and the large network over the learning rate, for every rule."""
@@ -77,6 +83,10 @@ def sections(transfer: Transfer) -> list[Section]:
         pictures = [_sizes(answer, span) for answer in rules]
         parts.append(Section(title, [text], pictures=pictures))
         parts += _settings(transfer)
+    if transfer.gains:
+        rows = [gain.row for gain in transfer.gains]
+        title = "What one more seed buys against one more size"
+        parts.append(Section(title, [_GAINS_WORDS], table=rows, folded=True))
     return [*parts, Section("All best rates and losses", [], table=transfer.levels, folded=True)]
 
 
