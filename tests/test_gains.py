@@ -15,6 +15,8 @@ from nfd.laws.gains import chance_after, cost_after, drift_after_seeds, drift_af
 from nfd.laws.regret import Regret
 from nfd.laws.rule_transfer import RuleTransfer
 from nfd.laws.sequential import Decision, Runs, Search
+from nfd.laws.transfer import Transfer
+from nfd.laws.transfer_page import sections
 
 GUESS = math.log(10)
 RATES = np.arange(-12.0, -5.0)
@@ -155,3 +157,14 @@ def test_rows_say_what_is_bought_and_nothing_of_a_decided_verdict() -> None:
     decided = gains(grid(8, SIZES, random, shift=0.2))
     assert [gain.row["chance to decide"] for gain in decided] == [""] * 3
     assert "chance" not in decided[0].sentence
+
+
+def test_a_page_folds_the_table_and_a_terminal_prints_it_on_request() -> None:
+    random = np.random.default_rng(5)
+    transfer = Transfer((grid(3, SIZES, random),), "made up", "test loss")
+    folded = [section for section in sections(transfer) if section.folded]
+    (table,) = (section.table for section in folded if "one more seed" in section.title)
+    assert [row["adds"] for row in table] == [gain.adds for gain in transfer.gains]
+    sentences = [gain.sentence for gain in transfer.gains]
+    assert all(sentence in transfer.answer.details for sentence in sentences)
+    assert not any(sentence in str(transfer) for sentence in sentences)

@@ -66,7 +66,8 @@ class Gain:
     def sentence(self) -> str:
         """The row in words, for a terminal."""
         buys = [f"{name} {text}" for name, text in list(self.row.items())[3:] if text]
-        return f"{self.adds} with {self.rule} ({self.row['trainings']} runs): {', '.join(buys)}."
+        adds = f"{self.adds[0].upper()}{self.adds[1:]}"
+        return f"{adds} with {self.rule} ({self.row['trainings']} runs): {', '.join(buys)}."
 
 
 def gains(rule: RuleTransfer) -> list[Gain]:
@@ -223,4 +224,9 @@ def _plus_minus(half: float, unit: str) -> str:
 
 
 def _percent(chance: float) -> str:
-    return f"{number(100 * chance, 2)} %" if math.isfinite(chance) else ""
+    """A chance to the percent, never 0 or 100 %; empty where nobody says."""
+    if math.isnan(chance):
+        return ""
+    if chance < 0.01:
+        return "under 1 %"
+    return "over 99 %" if chance > 0.99 else f"{100 * chance:.0f} %"
