@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from nfd.laws.sequential import Decision, Runs, Search
+from nfd.core.estimates import standard_errors
+from nfd.laws.sequential import LEVEL, Decision, Runs, Search, paired
 from nfd.laws.setting_search import decide_setting
 
 GUESS = math.log(10)
@@ -96,3 +97,25 @@ def test_a_spent_budget_leaves_a_search_open_with_its_reason() -> None:
     assert search.trained <= 14
     assert decision.regret is not None
     assert decision.seeds_needed is None or decision.seeds_needed > 2
+
+
+@pytest.mark.parametrize("has_near_rates", [True, False])
+def test_a_pair_is_averaged_only_with_near_rates_that_there_are(has_near_rates: bool) -> None:
+    """Two seeds without any have one degree of freedom, and half-widths of 40 standard errors."""
+    random = np.random.default_rng(4)
+    spacing = 0.2 if has_near_rates else 1.5
+    runs = {name: Runs(GUESS) for name in ("small", "large")}
+    for name, seeds in (("small", 4), ("large", 2)):
+        for place in range(4):
+            for seed in range(seeds):
+                loss = 0.5 + spacing * place * 0.5 + 0.02 * random.normal()
+                runs[name].losses[-8.0 + place, seed] = (loss, False)
+    search = Search(runs["small"], runs["large"], -8.0, 0.1)
+    limits = paired(search, -7.0, -8.0)
+    paid = [
+        runs["large"].losses[-7.0, seed][0] - runs["large"].losses[-8.0, seed][0] for seed in (0, 1)
+    ]
+    half = limits.calm_high * limits.progress - float(np.mean(paid))
+    errors = half / (float(np.std(paid, ddof=1)) / math.sqrt(2))
+    alone = standard_errors(1, LEVEL)
+    assert (errors == pytest.approx(alone)) is not has_near_rates

@@ -1058,3 +1058,19 @@ def test_steps_and_one_size_keep_the_grid() -> None:
         assert answer.spent is None
         (against,) = answer.rules[0].against.values()
         assert len(against.cells) == 2 * len(widths)
+
+
+def test_a_setting_that_two_seeds_do_not_decide_says_how_many_may_tell() -> None:
+    class NoisyValley(Valley):
+        """Pays for nothing but chance."""
+
+        def __init__(self, width: int, depth: int, tilt: float = 0.0) -> None:
+            super().__init__(width, depth, tilt)
+            self.paid = 0.2 * torch.rand(8)[int(4 * tilt)] * (width > 4)
+
+    answer = along_tilt(NoisyValley, seeds=2)
+    assert answer.verdict("standard") == "TRANSFERS"
+    assert answer.verdict("standard", "tilt") == "UNCERTAIN"
+    sentence = answer.rules[0].against["tilt"].sentence
+    assert "may transfer: at width 16 and depth 2 it gives up" in sentence
+    assert "seeds may tell" in sentence

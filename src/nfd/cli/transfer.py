@@ -64,7 +64,7 @@ class TransferCommand(LoggedCommand):
     )
     seeds: int | None = option(
         None,
-        "of the largest network at most, 12; with --lr or --axes of every network, 3",
+        "of the largest network at most, 12; with --lr of every network, 3",
         group="Sizes",
     )
     budget: int | None = option(None, "trainings at most, without --lr", group="Training")

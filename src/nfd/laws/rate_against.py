@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from nfd.core.estimates import UNKNOWN, Interval, mean
 from nfd.core.tables import Row, rows_as_text
+from nfd.core.words import number
 from nfd.laws.best_rate import Scores, Size, fitted_exponent, in_words
 from nfd.laws.rule_transfer import TOLERANCE, TransferVerdict, rule_in_words
 
@@ -138,6 +139,8 @@ class RateAgainst:
             return f"{best}could not be compared: {self.decision.reason}."
         share = self.regret.scaled(100).in_words(" %", 100 * TOLERANCE)
         reason = f"; not decided, as {self.decision.reason}" if self.decision.reason else ""
+        if self.decision.seeds_needed is not None:
+            reason += f"; about {number(self.decision.seeds_needed)} seeds may tell"
         return (
             f"{best}{_VERBS[self.verdict]}: at {in_words(self.largest)} it gives up {share} of the "
             f"loss reduction{reason}."
