@@ -147,7 +147,7 @@ class Question:
         advice = self._plan(best, small, large)
         evidence = [
             f"{self._at_small_rate(best, small, large)} {self._paid(best)}; the limit is "
-            f"{LIMIT:g} %."
+            f"{LIMIT:g} %. Larger ones were not tried."
         ]
         evidence += [one.transferred for one in best.against.values() if one.decision is not None]
         answer = Answer(

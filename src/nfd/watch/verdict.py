@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from nfd.core.answer import Answer, Next
 from nfd.core.words import alike, number, plural
-from nfd.meters.meter import in_words
+from nfd.meters.meter import quantity_in_words
 from nfd.meters.reading import WatchRow, at_steps, steps_of
 from nfd.scaling.model import numberless
 from nfd.watch.alerts import Cause, Deviation, Fault, expected, faults_of
@@ -198,7 +198,10 @@ def _about(watch: Watch) -> str:
 def _found(watch: Watch, faults: Sequence[Fault]) -> str:
     """When a fault was found, and what is not the reason for it."""
     step = min(fault.step for fault in faults)
+    since = min(fault.since for fault in faults)
     first = f"Found at step {step:,} of {watch.steps:,}."
+    if since < step:
+        first = f"Off since step {since:,}, found at step {step:,} of {watch.steps:,}."
     if step == 0:
         first = "Found before the first step."
     parts = _rates(watch, faults)
@@ -217,7 +220,9 @@ def _first_of(rows: Sequence[Mapping[str, str]]) -> str:
         return ""
     row = rows[0]
     value, _, limits = row[EXPECTED].partition(" (")
-    return f"At {row['of']}, {row['quantity']} is {row['now']}; expected {value} (95 %: {limits}."
+    place = "" if row["of"] == "the network" else f"In {row['of']} the "
+    found = f"{place}{row['quantity']} is {row['now']}"
+    return f"{found[0].upper()}{found[1:]}, expected {value} (95 %: {limits}."
 
 
 def _rates(watch: Watch, faults: Sequence[Fault]) -> list[str]:
@@ -318,7 +323,7 @@ def table_of_faults(watch: Watch, faults: Sequence[Fault]) -> list[dict[str, str
                 band = watch.band(now) or band
             cells = {
                 "of": alert.layer or "the network",
-                "quantity": in_words(alert.meter),
+                "quantity": quantity_in_words(alert.meter),
                 "now": number(value, 3),
                 EXPECTED: expected(band, level="") if band else "",
             }
@@ -356,7 +361,7 @@ def _table_of_network(watch: Watch) -> list[dict[str, str]]:
     for row in at_steps(watch.rows, steps[-1:]):
         if row.layer is not None or row.meter == ALERTS:
             continue
-        cells = {"quantity": in_words(row.meter)}
+        cells = {"quantity": quantity_in_words(row.meter)}
         if len(steps) > 1 and row.meter in first:
             cells[f"step {steps[0]:,}"] = number(first[row.meter].value, 3)
         cells[f"step {steps[-1]:,}"] = number(row.value, 3)
