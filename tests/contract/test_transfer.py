@@ -1074,3 +1074,20 @@ def test_a_setting_that_two_seeds_do_not_decide_says_how_many_may_tell() -> None
     sentence = answer.rules[0].against["tilt"].sentence
     assert "may transfer: at width 16 and depth 2 it gives up" in sentence
     assert "seeds may tell" in sentence
+
+
+def test_the_shell_searches_along_a_setting(tmp_path: Path) -> None:
+    """So weak a decay does nothing: each value serves."""
+    (tmp_path / "setup.py").write_text(BOWLS.format(model="Bowl"))
+    words = ["--widths", "4", "16", "--depths", "2", "--executor", "inline", "--rules", "standard"]
+    axes = ["--axes", "weight_decay=0,0.0001"]
+    ended = run("transfer", "setup.py", *words, *axes, folder=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert "best weight_decay" in ended.stdout
+    assert "transfers: at" in " ".join(ended.stdout.split())
+    page = (tmp_path / "out/transfer/report.html").read_text()
+    assert "The best rate against weight_decay" in page
+    assert "What one more seed buys against one more size" in page
+    stored = json.loads((tmp_path / "out/transfer/result.json").read_text())
+    rows = [row for row in stored["table"] if row.get("weight_decay") is not None]
+    assert {row["width"] for row in rows if row["quantity"] == "regret over progress"} == {16}
