@@ -306,9 +306,10 @@ class _View:
             base = points([row], **self._axes(), text="name:N")
             left = math.log(at_small["lr"] / self.rates[0])
             is_right = left > 0.75 * math.log(self.rates[1] / self.rates[0])
-            align = "right" if is_right else "center"
+            # Beside the line of the small network's best rate.
+            align, dx = ("right", -6) if is_right else ("left", 6)
             colour = _bar_colour(answer)
-            layers.append(on_lines(base, dy=14, color=colour, fontWeight=600, align=align))
+            layers.append(on_lines(base, dx=dx, dy=14, color=colour, fontWeight=600, align=align))
         return layers
 
 

@@ -96,7 +96,7 @@ def _title_of_changes(changes: Sequence[Change]) -> str:
     """Say how many tensors need what."""
     count = len(by_tensor(changes))
     if all(change.quantity == "attention logits" for change in changes):
-        return "Attention logits grow with the size of a head: keep it, or divide by it"
+        return "Attention logits grow with width: add heads, or divide by d, not √d"
     needs = list(dict.fromkeys(NEEDS[change.quantity] for change in changes))
     what = "other settings"
     if len(needs) <= 2:
@@ -140,6 +140,10 @@ def _evidence(check: Check) -> str:
     axes = [axis for axis in AXES if any(axis == of for _, of, _ in faults)]
     text = f"{len(faults)} of {len(every)} measured quantities {_verb(check)} with "
     text += " or ".join(axes)
+    known = [row for row in filter(is_fault, check.table) if math.isfinite(row["slope"])]
+    if known:
+        steepest = max(known, key=lambda row: abs(row["slope"]))
+        text += f", the steepest ({name_of(steepest)}) as {power_in_words(steepest)}"
     undecided = len(undecided_rows(check))
     if undecided:
         verb = "is" if undecided == 1 else "are"
@@ -150,7 +154,8 @@ def _evidence(check: Check) -> str:
 def _by_plan(check: Check) -> str:
     """Say by how much the plan of the model differs, where no measured quantity shows it."""
     worst = max(check.changes, key=lambda change: change.strength)
-    largest = listed([f"{axis} {check.sizes[axis][-1]}" for axis in AXES])
+    axes = [axis for axis in AXES if axis in worst.ratios] or AXES
+    largest = listed([f"{axis} {check.sizes[axis][-1]}" for axis in axes])
     what = f"the {worst.quantity} of {quoted([worst.tensor], 1)}"
     if not worst.strength:
         return f"By your model's plan {what} should differ at {largest}."

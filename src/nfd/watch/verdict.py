@@ -126,6 +126,13 @@ class LossSeen:
         """Whether it is above those of all small networks."""
         return not self.value <= self.high
 
+    @property
+    def side(self) -> str:
+        """Where it lies beside those of all small networks."""
+        if self.is_high:
+            return "above"
+        return "below" if self.value < self.low else "among"
+
     def __str__(self) -> str:
         value, low, high = alike(self.value, self.low, self.high)
         return f"{value} at step {self.step:,}, the small networks {low} to {high}"
@@ -157,8 +164,7 @@ def loss_says(watch: Watch) -> str:
         return _why_uncompared(watch)
     later = "" if seen.is_latest else " Later losses are not compared."
     if not faults:
-        side = "above" if seen.is_high else "not above"
-        return f"The loss is {side} the small networks': {seen}.{later}"
+        return f"The loss is {seen.side} the small networks': {seen}.{later}"
     if seen.is_high:
         return f"The loss shows it, too: {seen}.{later}"
     return f"The loss would not have told: {seen}.{later}"
@@ -180,9 +186,12 @@ def _why_uncompared(watch: Watch) -> str:
 
 def _loss_in_words(seen: LossSeen) -> str:
     if not seen.is_latest:
-        side = "above" if seen.is_high else "not above"
-        return f"the loss at step {seen.step:,}, the last compared, is {side} the small networks'"
-    return "the loss is too high" if seen.is_high else "the loss is not above the small networks'"
+        return (
+            f"the loss at step {seen.step:,}, the last compared, is {seen.side} the small networks'"
+        )
+    return (
+        "the loss is too high" if seen.is_high else f"the loss is {seen.side} the small networks'"
+    )
 
 
 # ---- Sentences
@@ -256,7 +265,7 @@ def _all_within(watch: Watch, step: int) -> str:
     seen = loss_seen(watch)
     if seen is not None:
         at = "" if seen.is_latest else f" at step {seen.step:,}"
-        text += f"; the loss{at} is {'above' if seen.is_high else 'not above'} the small networks'"
+        text += f"; the loss{at} is {seen.side} the small networks'"
     return f"{text}."
 
 
