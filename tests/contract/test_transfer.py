@@ -109,7 +109,7 @@ def test_a_rate_that_transfers_is_told_from_one_that_does_not() -> None:
     assert (flat.verdict("standard"), steep.verdict("standard")) == ("TRANSFERS", "COSTS")
     assert (flat.answer.tone, steep.answer.tone) == ("good", "bad")
     rate = f"{flat.best('standard', 4, 2).value:.2g}"
-    assert flat.answer.title == f"Train every size at learning rate {rate} with PyTorch's defaults"
+    assert flat.answer.title == f"Train at learning rate {rate} with PyTorch's defaults"
     assert steep.answer.title.startswith("A small network's rate costs too much")
     assert abs(flat.regret("standard").value) < 0.02
     assert steep.regret("standard").value > 1
@@ -346,7 +346,7 @@ def noisy(share: float, seeds: int, noise: float) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("share", "noise", "verdict", "tone", "begins"),
     [
-        (0.01, 0.02, "TRANSFERS", "good", "Train every size at learning rate 0.00"),
+        (0.01, 0.02, "TRANSFERS", "good", "Train at learning rate 0.00"),
         (0.5, 0.02, "COSTS", "bad", "A small network's rate costs too much: tune at full size"),
         (0.1, 0.2, "UNCERTAIN", "open", "A small network's rate probably transfers; about"),
         (0.3, 0.2, "UNCERTAIN", "open", "A small network's rate probably costs too much; about"),
@@ -571,7 +571,7 @@ def test_a_rule_that_transfers_is_beside_one_whose_loss_is_lower(
         assert f"But {but[:30]}" in str(answer)
     assert answer.answer.tone == "good"
     rate = f"{answer.best('mup', 4, 2).value:.2g}"
-    assert answer.answer.title == f"Train every size at learning rate {rate} with the plan mup"
+    assert answer.answer.title == f"Train at learning rate {rate} with the plan mup"
 
 
 def test_the_losses_of_every_rule_and_size_are_told() -> None:
@@ -1083,8 +1083,9 @@ def test_the_shell_searches_along_a_setting(tmp_path: Path) -> None:
     axes = ["--axes", "weight_decay=0,0.0001"]
     ended = run("transfer", "setup.py", *words, *axes, folder=tmp_path)
     assert ended.returncode == 0, ended.stderr
-    assert "best weight_decay" in ended.stdout
-    assert "transfers: at" in " ".join(ended.stdout.split())
+    printed = " ".join(ended.stdout.split())
+    assert "best weight_decay" in printed
+    assert "transfers: at" in printed
     page = (tmp_path / "out/transfer/report.html").read_text()
     assert "The best rate against weight_decay" in page
     assert "What one more seed buys against one more size" in page

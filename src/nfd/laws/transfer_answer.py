@@ -147,13 +147,13 @@ class Question:
         advice = self._plan(best, small, large)
         evidence = [
             f"{self._at_small_rate(best, small, large)} {self._paid(best)}; the limit is "
-            f"{LIMIT:g} %. Larger ones were not tried."
+            f"{LIMIT:g} %. Larger networks were not tried."
         ]
         evidence += [one.transferred for one in best.against.values() if one.decision is not None]
         answer = Answer(
             "good",
             "Transfers",
-            f"Train every size at learning rate {number(rate.value)}{_with(best.rule)}",
+            f"Train at learning rate {number(rate.value)}{_with(best.rule)}",
             " ".join(evidence),
             self._but(best, small, large),
             advice.next,
@@ -543,10 +543,7 @@ class Question:
         share = rule.regret.share.scaled(100)
         if math.isnan(share.value):
             return "gives up an unknown part of its loss reduction"
-        nothing = (
-            "nothing measurable, " if rule.verdict == "TRANSFERS" and not share.resolved else ""
-        )
-        return f"gives up {nothing}{share.in_words(' %', LIMIT)} of its loss reduction"
+        return f"gives up {share.in_words(' %', LIMIT)} of its loss reduction"
 
     def _call(self, argument: str) -> str:
         """The user's call with another argument, of which only the sizes are known."""
