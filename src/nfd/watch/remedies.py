@@ -85,9 +85,7 @@ def _what_then(watch: Watch, faults: Sequence[Fault], root: Fault) -> str:
     since = min(fault.since for fault in faults)
     cause = root.cause
     if cause is Cause.MULTIPLIER:
-        return (
-            "Compare its factors, hooks and gains with another block's, then start again"
-        )
+        return "Compare its factors, hooks and gains with another block's, then start again"
     if cause is Cause.LOSS:
         return f"Compare with the steps before {since:,}"
     if since > _FIRST_LOOKS * watch.every:
