@@ -33,7 +33,11 @@ class CheckCommand(SizesCommand):
 
     name = "check"
 
-    seeds: int = option(3, "initialisations of each network", group="Sizes")
+    seeds: int | None = option(
+        None,
+        "initialisations of each network; by default up to 3, and fewer sizes where these decide",
+        group="Sizes",
+    )
     lr: float | None = option(
         None,
         "learning rate of the base; by default 0.1 for sgd, 0.001 for the others",

@@ -22,6 +22,8 @@ if TYPE_CHECKING:  # laws are fitted to logs without loading PyTorch
 # ---- Numbers with 95 % intervals
 
 
+# Probability beyond one end of a 95 % interval
+LEVEL = 0.025
 _FINEST = 1e-3  # of a number: no finer digits are printed, however small its error
 
 
@@ -121,7 +123,7 @@ def _root(square: float) -> float:
 UNKNOWN = Interval(math.nan, math.nan, math.nan, math.nan)
 
 
-def standard_errors(freedom: float, level: float = 0.025) -> float:
+def standard_errors(freedom: float, level: float = LEVEL) -> float:
     """Return half the length of an interval in standard errors.
 
     By Student's t with these degrees of freedom; ``level`` is the probability beyond one end.
@@ -137,13 +139,13 @@ def f_tail(ratio: float, above: float, below: float) -> float:
     return float(fdtrc(above, below, max(ratio, 0.0)))
 
 
-def student(value: float, error: float, freedom: float, level: float = 0.025) -> Interval:
+def student(value: float, error: float, freedom: float, level: float = LEVEL) -> Interval:
     """Return a number with this standard error, and 95 % limits by Student's t."""
     half = standard_errors(freedom, level) * error
     return Interval(value, error, value - half, value + half)
 
 
-def combined(value: float, parts: Iterable[tuple[float, float]], level: float = 0.025) -> Interval:
+def combined(value: float, parts: Iterable[tuple[float, float]], level: float = LEVEL) -> Interval:
     """Return a number whose error adds up independent variances, with its 95 % limits.
 
     Each variance has its degrees of freedom.
@@ -341,8 +343,10 @@ def ratio_of_means(above: Tensor, below: Tensor) -> Interval:
 _NOTHING = 1e-9  # of a leverage or a weight: rounding
 
 
-def pooled_slope(x: Tensor, y: Tensor, group: Tensor) -> Interval:
+def pooled_slope(x: Tensor, y: Tensor, group: Tensor, level: float = LEVEL) -> Interval:
     """Least squares ``y = c_group + p x`` over independent points: p, with errors by size.
+
+    ``level`` is the probability beyond one end of the interval.
 
     With ``a_i = x_i / sum x^2`` (x centred in every group), residuals ``e_i`` and leverages
     ``h_i``, the error is ``sum a_i^2 e_i^2 / (1 - h_i)`` (HC2): every x scatters in its own way,
@@ -377,7 +381,8 @@ def pooled_slope(x: Tensor, y: Tensor, group: Tensor) -> Interval:
     variance, freedom = satterthwaite(
         [(float(parts[size].sum()), float(left[size].sum())) for size in sizes]
     )
-    return student(value, math.sqrt(variance), max(1.0, freedom))  # no sum of squares has fewer
+    # No sum of squares has fewer degrees of freedom.
+    return student(value, math.sqrt(variance), max(1.0, freedom), level)
 
 
 def log_slope(x: Sequence[float], y: Tensor) -> Tensor:

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, astuple, dataclass, field
 from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,13 +23,14 @@ from nfd.core.modes import gradients
 from nfd.core.names import AXES, MOST, RULE, SEEDS, WIDEST, Axis, RuleName
 from nfd.core.random import global_state
 from nfd.core.tables import Row
-from nfd.core.words import number, quoted
+from nfd.core.words import number, plural, quoted
 from nfd.families.family import Family, as_family
 from nfd.families.member import Member
 from nfd.families.streams import StreamEnds
 from nfd.meters.beside import beside_of, norms_of
 from nfd.meters.changes import Change, Planned, Two, changes_of_suspects
 from nfd.meters.check_answer import answer_of
+from nfd.meters.designs import Asked, Design, designs_of, undecided
 from nfd.meters.events import Event, Failure, failures_of, first_bad, gradient_events
 from nfd.meters.experts import Routing, routing_events
 from nfd.meters.meter import METERS
@@ -78,7 +78,7 @@ def check(
     *,
     rule: str | None = None,
     optimizer: str | OptimizerLaw | None = None,
-    seeds: int = SEEDS,
+    seeds: int | None = None,
     at: Sequence[int] | None = None,
     noise: bool = False,
     blocks: str | Sequence[str] | None = None,
@@ -115,7 +115,8 @@ def check(
         widths, depths: every pair is trained. One value leaves an axis out.
         lr: learning rate of the base; by default 0.1 for SGD, 0.001 for others.
         rule, optimizer, blocks, roles: in place of the family's; as in ``nfd.plan``.
-        seeds: initialisations of each network, at least 2.
+        seeds: initialisations of each network, at least 2. By default networks are added while a
+            quantity is undecided: the ends of the sizes from 2 seeds, then 3, then all sizes.
         at: steps after which to read the meters, ascending; training ends with the last of them.
         noise: also estimate the noise scale of gradients after the last step (``Check.noise``).
         remedy: also train the networks by the plan that should mend a fault, at the same cost.
@@ -144,71 +145,100 @@ def check(
         looks = tuple(at)
     if check_flag("noise", noise):
         samples_of_a_part(task.batches)
-    seeds = check_count("seeds", seeds, minimum=2, maximum=MOST)
+    if seeds is not None:
+        seeds = check_count("seeds", seeds, minimum=2, maximum=MOST)
     family.check_sizes(sizes["width"], sizes["depth"])
     check_flag("remedy", remedy)
     judge = _judge(family, task, rate, is_told=optimizer is not None)
     observe = (Meters(None if at is None else looks, noise), Routing())
-    training = _Training(task, sizes, rate, seeds, looks, observe)
+    asked = Asked(sizes, seeds)
+    # The bands of a watch need all networks.
+    designs = designs_of(asked) if len(looks) == 1 else [Design(sizes, seeds or SEEDS)]
+    training = _Training(task, designs, rate, looks, observe, judge)
     remedied = None
     why_no_remedy = ""
     with as_sweep(sweep) as opened:
-        runs, seconds = training.run(family, opened, "checking")
-        table = _table(runs, looks, sizes, family.rule)
-        suspects, why_none = suspects_of(
-            runs, sizes, judge.family, _axes_of_suspects(table), updates=not judge.unjudged
-        )
-        cure = _cure(family, table, suspects, sizes)
-        if remedy and cure is not None and _is_sound_when_small(runs):
-            remedied, why_no_remedy = training.remedy(family.under(cure), opened, judge)
-        if remedied is not None and not remedied.helps(table, failures_of(runs)):
+        seen = training.run(family, opened, "checking")
+        cure = _cure(family, seen.table, seen.suspects, sizes)
+        if remedy and cure is not None and _is_sound_when_small(seen.runs):
+            remedied, why_no_remedy = training.remedy(family.under(cure), opened)
+        if remedied is not None and not remedied.helps(seen.table, seen.failures):
             cure = None
     largest = (sizes["width"][-1], sizes["depth"][-1])
     return Check(
-        table,
-        runs,
-        failures_of(runs),
+        seen.table,
+        seen.runs,
+        seen.failures,
         family.rule,
         family.optimizer,
         rate,
         looks,
-        seeds,
+        seen.design.seeds,
         task.about,
         family.base,
-        growth(runs, looks),
-        any(run["draws"] for run in runs),
+        asked,
+        growth(seen.runs, looks),
+        any(run["draws"] for run in seen.runs),
         task.copies,
         judge.optimizer_class,
-        suspects,
-        judge.unjudged or why_none or why_no_remedy,
+        seen.suspects,
+        judge.unjudged or seen.why_no_suspects or why_no_remedy,
         tuple(opened.notes(family)),
         _self_test(family, base, largest),
         family.name,
         cure,
         remedied,
-        _changes(family, cure, suspects, sizes, rate),
-        seconds,
+        _changes(family, cure, seen.suspects, sizes, rate),
+        seen.seconds,
         not tests_itself(family.make_model, family.base),
     )
 
 
 @dataclass(frozen=True)
+class _Seen:
+    """What the networks of a look show, by the plan of one rule."""
+
+    rule: RuleName
+    design: Design
+    runs: list[Row]
+    table: list[Row]
+    suspects: list[Suspect]
+    why_no_suspects: str
+    seconds: float
+
+    @property
+    def failures(self) -> list[Failure]:
+        """What broke."""
+        return failures_of(self.runs)
+
+
+@dataclass(frozen=True)
 class _Training:
-    """How the networks of a check are trained, whatever their rule."""
+    """How the networks of a check are trained and judged, whatever their rule."""
 
     task: Task
-    sizes: Mapping[str, list[int]]
+    designs: Sequence[Design]
     rate: float
-    seeds: int
     looks: tuple[int, ...]
     observe: tuple[Observer, ...]
+    judge: _Judge
 
-    def run(self, family: Family, sweep: Sweep, label: str) -> tuple[list[Row], float]:
-        """Train every network; returns what was read of each, and the seconds that all took."""
+    def run(self, family: Family, sweep: Sweep, label: str) -> _Seen:
+        """Train the networks of one design after another, until what they show is decided."""
+        first, *more = self.designs
+        seen = self._look(family, sweep, label, first)
+        for design in more:
+            open_count = undecided(seen.table)
+            if seen.failures or not open_count:
+                break
+            count = plural(open_count, "quantity", "quantities")
+            seen = self._look(family, sweep, f"{label}, {count} not decided yet", design)
+        return seen
+
+    def _look(self, family: Family, sweep: Sweep, label: str, design: Design) -> _Seen:
+        """Train the networks of a design that are missing, and judge all of them."""
         trials = []
-        for width, depth, seed in product(
-            self.sizes["width"], self.sizes["depth"], range(self.seeds)
-        ):
+        for width, depth, seed in design.networks:
             trials.append(
                 Trial(family, self.task, width, depth, seed, self.rate, observe=self.observe)
             )
@@ -217,25 +247,26 @@ class _Training:
         _check_seeds(runs)
         for run, event in list(routing_events(runs)):
             run["events"].append(event)
-        return runs, math.fsum(record.seconds for record in records)
+        table = _table(runs, self.looks, design, family.rule)
+        suspects, why_none = suspects_of(
+            runs,
+            design.sizes,
+            self.judge.family.under(family.rule),
+            _axes_of_suspects(table),
+            updates=not self.judge.unjudged,
+            level=design.level,
+        )
+        seconds = math.fsum(record.seconds for record in records)
+        return _Seen(family.rule, design, runs, table, suspects, why_none, seconds)
 
-    def remedy(self, family: Family, sweep: Sweep, judge: _Judge) -> tuple[Remedy | None, str]:
-        """Train the same networks by the plan of another rule, or say why that is not possible."""
-        label = f"with the plan {family.rule}"
+    def remedy(self, family: Family, sweep: Sweep) -> tuple[Remedy | None, str]:
+        """Train networks by the plan of another rule, or say why that is not possible."""
         try:
-            runs, _ = self.run(family, sweep, label)
+            seen = self.run(family, sweep, f"with the plan {family.rule}")
         # It must not stop the check: the plan may not know a tensor.
         except (ValueError, TypeError, RuntimeError) as error:
             return None, f"The plan {family.rule} could not be tried: {in_brief(error)}"
-        table = _table(runs, self.looks, self.sizes, family.rule)
-        suspects, _ = suspects_of(
-            runs,
-            self.sizes,
-            judge.family.under(family.rule),
-            _axes_of_suspects(table),
-            updates=not judge.unjudged,
-        )
-        return Remedy(family.rule, table, runs, failures_of(runs), suspects), ""
+        return Remedy(seen.rule, seen.table, seen.runs, seen.failures, seen.suspects), ""
 
 
 def _cure(
@@ -369,9 +400,7 @@ def _judge(family: Family, task: Task, rate: float, *, is_told: bool) -> _Judge:
     return _Judge(family, name, unjudged)
 
 
-def _table(
-    runs: Sequence[Row], looks: Sequence[int], sizes: Mapping[str, list[int]], rule: RuleName
-) -> list[Row]:
+def _table(runs: Sequence[Row], looks: Sequence[int], design: Design, rule: RuleName) -> list[Row]:
     """Judge every meter of every stack along every axis after every look, sorted by meter."""
     stacks = stacks_of(runs)
     beside = beside_of(runs)
@@ -383,7 +412,8 @@ def _table(
                 if stack:
                     place["stack"] = stack
                 place["step"] = step
-                for row in rows(networks(runs, step, stack), sizes, axis, rule, beside):
+                seen = networks(runs, step, stack)
+                for row in rows(seen, design.sizes, axis, rule, beside, design.level):
                     if step == looks[-1] or not METERS[row["meter"]].is_of_one_step:
                         table.append(row | place)
     meters = list(METERS)
@@ -508,6 +538,7 @@ class Check(Shown):
         failures: what went wrong, once per kind, with the first step, layer and network.
         rule, optimizer, lr, at, seeds, base: the settings, and the steps after which meters were
             read.
+        asked: the sizes and seeds of the call, of which fewer may have decided.
         growth: with several steps, one dict per meter: its exponent in the step, ``meter ~
             step^p``, as value, low and high, over networks of every size.
         draws: whether a network drew random numbers in training, as dropout does.
@@ -547,6 +578,7 @@ class Check(Shown):
     seeds: int
     about: str
     base: tuple[int, int]
+    asked: Asked
     growth: list[dict[str, Any]] = field(default_factory=list)
     draws: bool = False
     copies: bool = False

@@ -54,7 +54,7 @@ def answer_of(check: Check) -> Answer:
 
 
 def about_of(check: Check) -> str:
-    """The rule, sizes and seeds of a check."""
+    """The rule, sizes and seeds of a check, and how many of its networks decided."""
     rule = "PyTorch's defaults" if check.rule == "standard" else f"plan {check.rule}"
     parts = [rule]
     for axis in AXES:
@@ -62,6 +62,9 @@ def about_of(check: Check) -> str:
         noun = axis if len(sizes) == 1 else f"{axis}s"
         parts.append(f"{noun} {', '.join(map(str, sizes))}")
     parts.append(plural(check.seeds, "seed"))
+    trained = len(check.runs)
+    if trained < check.asked.most:
+        parts.append(f"{trained} of {check.asked.most} networks")
     return " · ".join(parts)
 
 
@@ -372,7 +375,8 @@ def more_networks(check: Check) -> MoreNetworks:
         sizes[axis] = [*sizes[axis], 2 * sizes[axis][-1]]
         what = f"{axis} {sizes[axis][-1]}"
     count = len(sizes["width"]) * len(sizes["depth"]) * (seeds or check.seeds)
-    label = f"Run next: {what}, {count} short trainings"
+    is_most = "at most " if not seeds and check.asked.seeds is None else ""
+    label = f"Run next: {what}, {is_most}{count} short trainings"
     each = check.seconds / max(1, len(check.runs))
     if each * count >= 1:
         label += f", about {_duration(each * count)} of one core"
@@ -453,13 +457,14 @@ def _optimizer(check: Check) -> str:
 
 def call_of(check: Check, sizes: Mapping[Axis, Sequence[int]] | None = None, **changed: Any) -> str:
     """Write the call of this check again, with other sizes or settings."""
-    sizes = check.sizes if sizes is None else sizes
+    sizes = check.asked.sizes if sizes is None else sizes
     settings: dict[str, Any] = {"lr": check.lr}
     if check.rule != RULE:
         settings["rule"] = check.rule
     if check.optimizer != OPTIMIZER:
         settings["optimizer"] = check.optimizer
-    settings["seeds"] = check.seeds
+    if check.asked.seeds is not None:
+        settings["seeds"] = check.asked.seeds
     options = []
     for name, value in (settings | changed).items():
         text = f"{value:g}" if isinstance(value, float) else repr(value)

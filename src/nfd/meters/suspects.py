@@ -43,7 +43,7 @@ import torch
 from torch import Tensor, nn
 
 from nfd.core.errors import InputError
-from nfd.core.estimates import UNKNOWN, Interval, pooled_slope, rms
+from nfd.core.estimates import LEVEL, UNKNOWN, Interval, pooled_slope, rms
 from nfd.core.modes import undisturbed
 from nfd.core.names import Axis, RuleName
 from nfd.core.tables import Row
@@ -324,6 +324,7 @@ def suspects_of(
     axes: Sequence[Axis],
     *,
     updates: bool,
+    level: float = LEVEL,
 ) -> tuple[list[Suspect], str]:
     """Find the suspects of all networks along these axes, the furthest from sound first.
 
@@ -332,6 +333,7 @@ def suspects_of(
             tensors as they are.
         updates: whether to judge updates: whether the optimizer law of the family is the law of the
             optimizer that trained.
+        level: the probability beyond one end of an interval.
 
     Returns:
         The suspects; and where no plan can be made, the reason, else an empty text.
@@ -354,7 +356,7 @@ def suspects_of(
         return [], why_none
     suspects = list[Suspect]()
     for axis in asked:
-        suspects += _Along(axis, runs, sizes[axis], plans, is_free, updates).suspects()
+        suspects += _Along(axis, runs, sizes[axis], plans, is_free, updates, level).suspects()
     return sorted(suspects, key=lambda suspect: -abs(suspect.excess.value)), ""
 
 
@@ -372,7 +374,7 @@ class _Along:
     """The networks along one axis, and the plans that judge them.
 
     ``is_free`` is whether no plan scales these networks, ``updates`` whether their updates are
-    judged.
+    judged, ``level`` the probability beyond one end of an interval.
     """
 
     axis: Axis
@@ -381,6 +383,7 @@ class _Along:
     plans: Mapping[tuple[int, int], Plan]
     is_free: bool
     updates: bool
+    level: float
 
     def suspects(self) -> Iterator[Suspect]:
         clear = self.without_what_follows(self.clear_excesses())
@@ -475,7 +478,7 @@ class _Along:
         if not points:
             return UNKNOWN
         x, group, y = torch.tensor(points, dtype=torch.float64).T
-        return pooled_slope(x, y, group)
+        return pooled_slope(x, y, group, self.level)
 
     @cached_property
     def kinds(self) -> Kinds:
@@ -498,7 +501,7 @@ class _Along:
         excesses = {}
         for place, of_place in self.points(rule).items():
             x_values, group, y = torch.tensor(of_place, dtype=torch.float64).T
-            excesses[place] = pooled_slope(x_values, y, group)
+            excesses[place] = pooled_slope(x_values, y, group, self.level)
         return excesses
 
     def points(self, rule: RuleName) -> Mapping[tuple[str, What], list[_Point]]:

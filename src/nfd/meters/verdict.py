@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from nfd.core.estimates import UNKNOWN, Interval, log_slope, mean, pooled_slope
+from nfd.core.estimates import LEVEL, UNKNOWN, Interval, log_slope, mean, pooled_slope
 from nfd.core.modes import undisturbed
 from nfd.core.names import AXES, Axis, RuleName
 from nfd.core.tables import Row
@@ -289,15 +289,17 @@ def rows(
     axis: Axis,
     rule: RuleName,
     beside: Beside = _NOTHING,
+    level: float = LEVEL,
 ) -> list[Row]:
     """Judge every meter of ``networks`` along one axis, in one row each.
 
     The fit has one exponent for all sizes along the other axis, and a constant factor for each of
-    them. It assumes that all networks are initialised independently. ``beside`` is as in ``cause``.
+    them. It assumes that all networks are initialised independently. ``beside`` is as in ``cause``,
+    ``level`` the probability beyond one end of an interval.
     """
     if len(sizes[axis]) < 2:
         return []
-    directions = _directions(seen, axis)
+    directions = _directions(seen, axis, level)
     table = []
     for name, meter in METERS.items():
         if axis not in meter.axes:
@@ -309,7 +311,7 @@ def rows(
         if reasons and reasons[0]:
             row |= {"verdict": "NOT MEASURED", "reason": "unread", "cause": reasons[0]}
         elif points:
-            slope = _slope(points)
+            slope = _slope(points, level)
             direction = directions.get(name, directions[_MODEL_OF_DIRECTIONS])
             trend = _Trend(name, axis, sizes[axis], points, slope, direction)
             row |= _judgement(trend, len(seen), rule, beside)
@@ -319,7 +321,7 @@ def rows(
     return table
 
 
-def _directions(seen: Sequence[Row], axis: Axis) -> dict[str, float]:
+def _directions(seen: Sequence[Row], axis: Axis, level: float) -> dict[str, float]:
     """Find how much of an exponent comes from alignment, for every meter that has a bound.
 
     The bound is what the meter would be if updates were aligned perfectly. Where it is stable in
@@ -330,8 +332,8 @@ def _directions(seen: Sequence[Row], axis: Axis) -> dict[str, float]:
     for name, meter in METERS.items():
         if meter.bound is None:
             continue
-        slope = _slope(_points(seen, name, axis))
-        slope_of_bound = _slope(_points(seen, meter.bound.name, axis))
+        slope = _slope(_points(seen, name, axis), level)
+        slope_of_bound = _slope(_points(seen, meter.bound.name, axis), level)
         fall = slope.value - slope_of_bound.value
         directions[name] = 0.0
         if verdict_of(slope_of_bound) == "STABLE" and fall < -meter.bound.least_fall:
@@ -401,12 +403,12 @@ def _positive(points: Iterable[_Point]) -> list[_Point]:
     return [point for point in points if 0 < point[2] < math.inf]
 
 
-def _slope(points: Iterable[_Point]) -> Interval:
+def _slope(points: Iterable[_Point], level: float) -> Interval:
     """Fit ``reading ~ size^p``, with one p for all sizes along the other axis."""
     size, group, value = torch.tensor(_positive(points), dtype=torch.float64).view(-1, 3).T
     if not len(value):
         return UNKNOWN
-    return pooled_slope(size.log(), value.log(), group)
+    return pooled_slope(size.log(), value.log(), group, level)
 
 
 def _typical(points: Iterable[_Point], sizes: Sequence[int]) -> Tensor:
