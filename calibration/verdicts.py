@@ -22,7 +22,7 @@ from functools import cache, partial
 from pathlib import Path
 from statistics import fmean
 from textwrap import fill
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -212,26 +212,22 @@ class Case:
         self, seeds: int = SEEDS, sizes: Sequence[int] = (), at: Sequence[int] = AT
     ) -> list[Row]:
         """Train its networks: a row of each with its meters after every step of ``at``."""
-        looks = list[Row]()
-        for run in self.check(seeds, sizes, at).runs:
-            looks += [
-                {"unread": run["unread"]} | look for look in run["rows"] if not look["matrix"]
-            ]
-        return looks
+        return looks_of(self.check(seeds, sizes, at))
 
     def check(self, seeds: int, sizes: Sequence[int], at: Sequence[int]) -> nfd.Check:
         """The check of its networks."""
+        by_axis = {"width": [_WIDTH], "depth": [_DEPTH], self.axis: list(sizes) or self.sizes}
+        return self.check_of(by_axis, seeds=seeds, at=at, remedy=False)
+
+    def check_of(self, sizes: Mapping[str, list[int]], **options: Any) -> nfd.Check:
+        """The check of its networks of these widths and depths."""
         make_optimizer: Callable[[Groups], torch.optim.Optimizer] | None = None
         if self.fault in FORGOTTEN:
             make_optimizer = partial(forgetful, self.fault, self.optimizer)
         elif self.fault == "lazy":
             make_optimizer = lazy
-        widths = [_WIDTH]
-        depths = [_DEPTH]
-        if self.axis == "width":
-            widths = list(sizes) or self.sizes
-        else:
-            depths = list(sizes) or self.sizes
+        widths = sizes["width"]
+        depths = sizes["depth"]
         task = nfd.Task(
             self.batches,
             make_optimizer=make_optimizer,
@@ -246,9 +242,7 @@ class Case:
             self.lr,
             rule=self.rule,
             optimizer=self.optimizer,
-            seeds=seeds,
-            at=at,
-            remedy=False,
+            **options,
         )
 
     @property
@@ -292,6 +286,14 @@ def text() -> Batches:
     )
     windows = ids[starts[:, :, None] + torch.arange(_LENGTH + 1)]
     return [(w[:, :-1], w[:, 1:]) for w in windows]
+
+
+def looks_of(check: nfd.Check) -> list[Row]:
+    """A row for every network of a check and every step that was looked at."""
+    looks = list[Row]()
+    for run in check.runs:
+        looks += [{"unread": run["unread"]} | look for look in run["rows"] if not look["matrix"]]
+    return looks
 
 
 CASES = (
@@ -366,7 +368,16 @@ Judge = Callable[[Row], bool]
 Bank = Mapping[Case, Sequence[Row]]
 
 
-def bank(path: Path, cases: Iterable[Case] = CASES) -> dict[Case, list[Row]]:
+class Trains(Protocol):
+    """What trains its networks: a row for each and every step that is looked at."""
+
+    def train(self) -> list[Row]: ...
+
+
+T = TypeVar("T", bound=Trains)
+
+
+def bank(path: Path, cases: Iterable[T]) -> dict[T, list[Row]]:
     """The networks of every case; those that the file lacks are trained, and written to it."""
     lines = path.read_text().splitlines() if path.exists() else []
     stored: dict[str, list[Row]] = {row["case"]: row["runs"] for row in map(json.loads, lines)}
@@ -590,7 +601,7 @@ def write(tables: Mapping[str, Sequence[Row]]) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    checks = Tables(bank(Path(sys.argv[1])))
+    checks = Tables(bank(Path(sys.argv[1]), CASES))
     write(
         {
             "situations": by_situation(checks),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 import torch
 
+from calibration.check_looks import Ladder, outcome
 from calibration.verdicts import (
     AT,
     CASES,
@@ -20,6 +22,7 @@ from calibration.verdicts import (
     by_situation,
     split,
 )
+from nfd.meters.designs import Asked, Design, designs_of
 
 
 def made(case: Case, power: float) -> list[dict[str, Any]]:
@@ -62,6 +65,23 @@ def test_every_kind_of_fault_has_cases_and_none_is_twice() -> None:
         )
     )
     assert all(row["cases"] for row in kinds)
+
+
+@pytest.mark.parametrize(("scatter", "share"), [(0.005, 1 / 3), (1.0, 1.0)])
+def test_checks_of_few_networks_end_where_these_decide(scatter: float, share: float) -> None:
+    g = torch.Generator().manual_seed(0)
+    for case, power in ((SOUND, 0.0), (BROKEN, -0.5)):
+        ladder = Ladder(case)
+        looks = []
+        for place in Design(ladder.sizes, seeds=3).networks:
+            row: dict[str, Any] = dict(zip(("width", "depth", "seed"), place, strict=True))
+            noise = scatter * float(torch.randn((), generator=g))
+            looks.append(row | {"inner_update": row[case.axis] ** power * math.exp(noise)})
+        few = outcome(ladder, looks, designs_of(Asked(ladder.sizes, None)), 0)
+        every = outcome(ladder, looks, designs_of(Asked(ladder.sizes, 3)), 0)
+        assert (few.share, every.share) == (share, 1)
+        assert (few.is_wrong, few.is_open) == (every.is_wrong, every.is_open)
+        assert few.is_open == (scatter == 1.0)
 
 
 @pytest.mark.slow

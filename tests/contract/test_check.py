@@ -849,7 +849,13 @@ def forgets(groups: Groups) -> torch.optim.Optimizer:
     return torch.optim.AdamW(parts)
 
 
-WIDTHS: dict[str, Any] = {"depths": [2], "rule": "complete-p", "optimizer": "adamw", "lr": 3e-3}
+WIDTHS: dict[str, Any] = {
+    "depths": [2],
+    "rule": "complete-p",
+    "optimizer": "adamw",
+    "lr": 3e-3,
+    "seeds": 3,
+}
 
 
 def test_one_forgotten_rate_is_found_at_two_widths_and_a_sound_plan_is_not_blamed() -> None:
@@ -929,6 +935,65 @@ def test_an_update_of_the_function_that_falls_faster_than_independent_parts_do_i
         ResidualMLP, nfd.Task(batches(5), make_optimizer=rates(-1.0)), [16, 32, 64, 128], **WIDTHS
     )
     assert row_of(found, "function_update", "width")["verdict"] == "COLLAPSES"
+
+
+# ---- no more networks than decide
+
+
+def trained(sweep: nfd.Sweep, widths: list[int], depths: list[int], **options: Any) -> nfd.Check:
+    """A check of residual MLPs on digits, without another rule's networks."""
+    settings: dict[str, Any] = {"lr": 3e-3, "remedy": False, "sweep": sweep}
+    return nfd.check(
+        ResidualMLP, batches(options.pop("steps", 5)), widths, depths, **settings, **options
+    )
+
+
+@pytest.mark.parametrize("rule", ["complete-p", "standard"])
+def test_what_is_clear_takes_at_most_half_of_the_networks(rule: str) -> None:
+    sizes: Any = ([16, 32, 64, 128], [2, 4, 8])
+    with nfd.Sweep(progress=False) as sweep:
+        few = trained(sweep, *sizes, rule=rule)
+        count = len(sweep.store.records())
+        again = trained(sweep, *sizes, rule=rule)
+        assert len(sweep.store.records()) == count
+        every = trained(sweep, *sizes, rule=rule, seeds=3)
+        # The stored ones are used.
+        assert len(sweep.store.records()) == len(every.runs) == 36
+    assert count == len(few.runs) <= 18
+    assert few.ok == every.ok == (rule == "complete-p")
+    assert few.answer.state == every.answer.state
+    assert few.cure == every.cure
+    assert again.table == few.table
+    assert few.answer.about.endswith(f"{few.seeds} seeds · {count} of 36 networks")
+    assert "of 36" not in every.answer.about
+    # What is to be run next asks for the sizes of the call, and lets it decide again.
+    assert "seeds" not in few.answer.next.code
+    assert "[16, 128], [2, 8]" in few.answer.next.code
+
+
+def test_the_networks_of_a_remedy_are_no_more_than_decide() -> None:
+    check = nfd.check(ResidualMLP, batches(5), [16, 32, 64, 128], [2, 4, 8], 3e-3, rule="standard")
+    assert check.remedy is not None
+    assert not check.remedy.faults
+    assert len(check.remedy.runs) <= 18
+
+
+def test_what_is_not_clear_takes_all_networks_and_says_what_else_to_run() -> None:
+    with nfd.Sweep(progress=False) as sweep:
+        check = trained(sweep, [16, 24, 32], [2], steps=2)
+        assert len(sweep.store.records()) == len(check.runs) == 9
+    assert check.answer.tone == "open"
+    assert "short trainings" in check.answer.next.label
+    assert check.answer.about.endswith("widths 16, 24, 32 · depth 2 · 3 seeds")
+
+
+def test_given_seeds_and_looks_for_a_watch_train_every_network() -> None:
+    with nfd.Sweep(progress=False) as sweep:
+        given = trained(sweep, [16, 32, 64], [2], seeds=4)
+        assert len(sweep.store.records()) == len(given.runs) == 12
+        assert given.seeds == 4
+        looks = trained(sweep, [16, 32, 64], [2], at=(1, 5))
+    assert len(looks.runs) == 9
 
 
 # ---- the answer

@@ -457,7 +457,7 @@ def _optimizer(check: Check) -> str:
 
 def call_of(check: Check, sizes: Mapping[Axis, Sequence[int]] | None = None, **changed: Any) -> str:
     """Write the call of this check again, with other sizes or settings."""
-    sizes = check.asked.sizes if sizes is None else sizes
+    asked = check.asked.sizes if sizes is None else sizes
     settings: dict[str, Any] = {"lr": check.lr}
     if check.rule != RULE:
         settings["rule"] = check.rule
@@ -469,7 +469,7 @@ def call_of(check: Check, sizes: Mapping[Axis, Sequence[int]] | None = None, **c
     for name, value in (settings | changed).items():
         text = f"{value:g}" if isinstance(value, float) else repr(value)
         options.append(f"{name}={text}")
-    lists = ", ".join(str(list(sizes[axis])) for axis in AXES)
+    lists = ", ".join(str(list(asked[axis])) for axis in AXES)
     return f"nfd.check(make_model, batches, {lists}, {', '.join(options)})"
 
 
