@@ -42,7 +42,16 @@ def asked(verb: str, width: int, depth: int) -> dict[str, Any]:
     sweep = nfd.Sweep(progress=False)
     with sweep:
         if verb == "check":
-            nfd.check(wide_gpt.GPT, batches, widths, depths, lr=4e-3, remedy=False, sweep=sweep)
+            nfd.check(
+                wide_gpt.GPT,
+                batches,
+                widths,
+                depths,
+                lr=4e-3,
+                seeds=3,
+                remedy=False,
+                sweep=sweep,
+            )
         elif verb == "transfer":
             nfd.transfer(
                 wide_gpt.GPT, batches, widths, [depth], RATES, rules=["complete-p"], sweep=sweep

@@ -168,7 +168,7 @@ def main() -> None:
 
     def on_digits(rule: RuleName, optimizer: str, lr: float) -> nfd.Check:
         family = nfd.resnets(64, 10, block="two-layer", rule=rule, optimizer=optimizer)
-        return nfd.check(family, images, [128 if full else 32], depths, lr, remedy=False)
+        return nfd.check(family, images, [128 if full else 32], depths, lr, seeds=3, remedy=False)
 
     def on_text(rule: RuleName) -> nfd.Check:
         return nfd.check(
@@ -184,7 +184,14 @@ def main() -> None:
         "GPT-2, `mup`, AdamW": lambda: on_text("mup"),
         "GPT-2, `complete-p`, AdamW": lambda: on_text("complete-p"),
         "plain blocks, `standard`, SGD": lambda: nfd.check(
-            plain, images[:3], *small, lr=0.1, rule="standard", optimizer="sgd", remedy=False
+            plain,
+            images[:3],
+            *small,
+            lr=0.1,
+            rule="standard",
+            optimizer="sgd",
+            seeds=3,
+            remedy=False,
         ),
     }
     checks = dict[str, nfd.Check]()

@@ -262,7 +262,7 @@ def seen(way: str, mistake: str, lr: float) -> dict[str, str]:
     in_width = ([n for n, _ in WIDER], [2])
     in_depth = ([32], [L for _, L in DEEPER])
     for widths, depths in (in_width, in_depth):
-        checked = nfd.check(module.GPT, pairs, widths, depths, lr=lr, remedy=False)
+        checked = nfd.check(module.GPT, pairs, widths, depths, lr=lr, seeds=3, remedy=False)
         words |= {f"check {suspect}": "" for suspect in checked.suspects}
         for fault in checked.faults:
             words[f"check {fault['axis']} {fault['meter']}"] = str(fault["verdict"])

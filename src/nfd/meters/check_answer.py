@@ -375,8 +375,8 @@ def more_networks(check: Check) -> MoreNetworks:
         sizes[axis] = [*sizes[axis], 2 * sizes[axis][-1]]
         what = f"{axis} {sizes[axis][-1]}"
     count = len(sizes["width"]) * len(sizes["depth"]) * (seeds or check.seeds)
-    is_most = "at most " if not seeds and check.asked.seeds is None else ""
-    label = f"Run next: {what}, {is_most}{count} short trainings"
+    bound = "at most " if not seeds and check.asked.seeds is None else ""
+    label = f"Run next: {what}, {bound}{count} short trainings"
     each = check.seconds / max(1, len(check.runs))
     if each * count >= 1:
         label += f", about {_duration(each * count)} of one core"
