@@ -7,15 +7,16 @@ all networks, and of the looks of ``nfd.meters.designs``.
     python -m calibration.check_looks BANK
 
 Ladders that the file BANK lacks are trained, ten minutes of one core for all; docs/verdicts.md
-takes three more, in which checks are made whole to time them.
+takes five more, for checks that are made whole to time them and for simulated ones.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
@@ -23,6 +24,7 @@ import torch
 
 from calibration.verdicts import CASES, PAGE, Case, bank, looks_of
 from makers.tables import fill_page, markdown
+from nfd.core.estimates import LEVEL, Interval, pooled_slope
 from nfd.core.names import AXES, SEEDS
 from nfd.core.tables import Row
 from nfd.meters.designs import Asked, Design, designs_of, undecided
@@ -163,10 +165,46 @@ def times(cases: Iterable[Case]) -> list[Row]:
     return table
 
 
+# Numbers of widths and of depths, and how many times as large the noise of the widest is
+WORLDS = ((2, 1, 1), (4, 1, 1), (2, 2, 1), (3, 3, 1), (2, 1, 4), (4, 1, 4), (2, 2, 4), (3, 3, 4))
+
+
+def simulated(widths: int, depths: int, ratio: float, draws: int = 4000) -> Row:
+    """Count the draws in which a look contradicts the truth, an exponent of 0 in normal noise.
+
+    ``ratio`` is the noise of the widest networks over that of the narrowest.
+    """
+    g = torch.Generator().manual_seed(0)
+    sizes = {"width": [2**k for k in range(widths)], "depth": [2**k for k in range(depths)]}
+    designs = designs_of(Asked(sizes, None))
+    plain = [replace(design, level=LEVEL) for design in designs]
+    counts = {"all networks": 0, "the looks": 0, "every look at 95 %": 0}
+    for _ in range(draws):
+        values = {}
+        for width, depth, seed in designs[-1].networks:
+            noise = math.pow(ratio, math.log(width) / math.log(sizes["width"][-1]))
+            values[width, depth, seed] = noise * float(torch.randn((), generator=g))
+        for name, looks in zip(counts, (plain[-1:], designs, plain), strict=True):
+            counts[name] += any(_slope(design, values).resolved for design in looks)
+    row: Row = {"widths x depths": f"{widths} x {depths}", "noise": f"x {ratio:g}"}
+    return row | {name: percent([count / draws]) for name, count in counts.items()}
+
+
+def _slope(design: Design, values: Mapping[tuple[int, int, int], float]) -> Interval:
+    """Fit the exponent of width to the networks of a look."""
+    points = [(math.log(place[0]), place[1], values[place]) for place in design.networks]
+    x, group, y = torch.tensor(points, dtype=torch.float64).T
+    return pooled_slope(x, y, group, design.level)
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     networks = bank(Path(sys.argv[1]), LADDERS)
     fill_page(
         PAGE,
-        {"looks": markdown(by_kind(networks)), "times": markdown(times(BOTH[::2]))},
+        {
+            "looks": markdown(by_kind(networks)),
+            "times": markdown(times(BOTH[::2])),
+            "simulated": markdown([simulated(*world) for world in WORLDS]),
+        },
     )
