@@ -18,7 +18,15 @@ from nfd.core.errors import InputError
 from nfd.core.estimates import Interval, mean
 from nfd.core.tables import Row
 from nfd.core.words import in_words, number
-from nfd.laws.ladder_outlook import FLOPS, REFUSED, Outlook, candidates, cost_of
+from nfd.laws.ladder_outlook import (
+    FEWEST_RUNS,
+    FLOPS,
+    REACH,
+    REFUSED,
+    Outlook,
+    candidates,
+    cost_of,
+)
 from nfd.laws.ladder_posterior import (
     VARIABLES,
     WIDE,
@@ -271,7 +279,7 @@ class LadderLaw(Shown):
         return float(np.median(ratios))
 
     @property
-    def largestcost_of(self) -> float:
+    def largest_cost(self) -> float:
         """Operations of the dearest run; for a law in one variable, the most of that variable."""
         return float(cost_of(self.posterior.sizes).max())
 
@@ -443,12 +451,21 @@ class LadderLaw(Shown):
         return self.planned(Wish(goal, limit, budget, sizes, rates, batch))
 
     def planned(self, wish: Wish) -> LadderPlan:
-        """The plan of a wish; it has no runs where the forecast is accepted already."""
+        """The plan of a wish; it has no runs where the forecast is accepted already.
+
+        Intervals are calibrated for six runs or more, and not for targets of more than 300 times
+        the compute: a plan goes on until both hold.
+        """
         from nfd.laws.ladder_design import LadderPlan
 
         goal = self._named(self._size(wish.target))
         width = _width(self.at(**goal))
-        if self.doubt(**goal) in ("", "scatter") and width <= wish.limit:
+        target_cost = float(cost_of(np.array([list(goal.values())]))[0])
+        is_calibrated = (
+            len(self.losses) >= FEWEST_RUNS and target_cost <= REACH * self.largest_cost
+        )
+        is_narrow = self.doubt(**goal) in ("", "scatter") and width <= wish.limit
+        if is_calibrated and is_narrow:
             return LadderPlan(goal, wish.limit, width, ())
         return wish.plan(self.posterior, self.posterior.sizes.min(0))
 

@@ -20,7 +20,7 @@ from nfd.core.errors import InputError
 from nfd.core.tables import Row
 from nfd.core.words import number, plural, power_of_ten
 from nfd.laws.ladder import check_losses, finite_losses, ladder_of, prior_near
-from nfd.laws.ladder_outlook import REFUSED, Outlook, candidates, cost_of, plan_of
+from nfd.laws.ladder_outlook import FEWEST_RUNS, REFUSED, Outlook, candidates, cost_of, plan_of
 from nfd.laws.ladder_posterior import VARIABLES, Posterior, read_prior
 from nfd.laws.loss_runs import FEWEST_SIZES, loss_runs, read_sizes
 from nfd.report.shown import Shown
@@ -75,7 +75,7 @@ class LadderPlan(Shown):
         limit: the width of a forecast that is accepted, over its value.
         before: the width today; None before the first run.
         runs: the plan, the cheapest run first.
-        fewest: how many sizes are lacking before a law is fitted at all.
+        fewest: how many sizes are lacking before a forecast is accepted at all.
 
     ``table`` and ``to_pandas()`` have a row for each run: ``parameters``, ``tokens``, ``lr`` where
     a rate law was given, ``cost`` and ``total`` in operations, and the ``width`` that is expected
@@ -220,7 +220,7 @@ class Wish:
                 f"budget must pay for the smallest run, {least:.3g}; got {budget:.3g}. Raise it."
             )
         trained = len(np.unique(posterior.sizes, axis=0))
-        fewest = max(0, FEWEST_SIZES - trained)
+        fewest = max(0, FEWEST_RUNS - trained)
         before = Outlook(posterior, goal, sizes).width() if trained else None
         runs = plan_of(posterior, goal, sizes, limit=limit, budget=budget, fewest=max(1, fewest))
         return LadderPlan(

@@ -43,7 +43,12 @@ _TROUBLE = 0.05
 _MOST = 24
 # The share of draws with a smaller error of runs than the one the first run is chosen for. With 0.5
 # in place of it replayed ladders cost 1.5 times as much until they were accepted.
-_HOPED = 0.2
+HOPED = 0.2
+# The ladders that intervals were calibrated on have so many runs at least, and targets of up to so
+# many times the compute of their dearest run. Forecasts that were accepted at once, beyond either,
+# held the loss of 4 in 6 made-up ladders.
+FEWEST_RUNS = 6
+REACH = 300.0
 # Beyond this half width, in log loss, an interval says nothing, and its exponential may overflow.
 _WIDEST = 9.0
 
@@ -112,6 +117,17 @@ class Outlook:
         return np.asarray(
             covariance[0, 1:] ** 2 / (np.diag(covariance)[1:].clip(0.0) + self._noise)
         )
+
+    def nearest(self, trained: Array, budget: float) -> list[int]:
+        """The run that brings the target within reach of intervals; none where one is trained."""
+        needed = float(cost_of(self.target[None])[0]) / REACH
+        if len(trained) and cost_of(trained).max() >= needed:
+            return []
+        is_near = (self.costs >= needed) & (self.costs <= budget)
+        if not is_near.any():
+            return []
+        per_cost = self._explained(self._covariance) / self.costs
+        return [int(np.where(is_near, per_cost, -1.0).argmax())]
 
     def cheapest(self, limit: float, budget: float, fewest: int, first: Sequence[int]) -> list[int]:
         """The cheapest plan whose expected width is below the limit, ascending in cost.
@@ -197,6 +213,7 @@ def plan_of(
     limit: float = REFUSED,
     budget: float = math.inf,
     fewest: int = 1,
+    hoped: float = HOPED,
 ) -> list[tuple[int, float]]:
     """Choose the runs that are expected to make a forecast usable, and what follows each.
 
@@ -207,14 +224,17 @@ def plan_of(
         limit: the width of the forecast that is accepted, over its value.
         budget: of all runs together.
         fewest: runs that are trained in any case.
+        hoped: the first run is of a plan for this quantile of the error of runs.
 
     Returns:
         The places of the runs in ``sizes``, the first one to train first, each with the width that
         is expected after it.
     """
-    hoped = Outlook(posterior, target, sizes, _HOPED)
-    probe = hoped.cheapest(limit, budget, fewest, ())[0]
+    hopeful = Outlook(posterior, target, sizes, hoped)
     outlook = Outlook(posterior, target, sizes)
-    others = [k for k in outlook.cheapest(limit, budget, fewest, (probe,)) if k != probe]
+    near = outlook.nearest(posterior.sizes, budget)
+    probe = hopeful.cheapest(limit, budget, fewest, near)[0]
+    first = list(dict.fromkeys([probe, *near]))
+    others = [k for k in outlook.cheapest(limit, budget, fewest, first) if k != probe]
     chosen = [probe, *others]
     return [(k, outlook.width(chosen[: count + 1])) for count, k in enumerate(chosen)]
