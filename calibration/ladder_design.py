@@ -18,7 +18,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +26,9 @@ from makers.tables import fill_page, markdown
 from nfd.core.estimates import Interval, mean, share
 from nfd.core.files import write_json
 from nfd.core.tables import Row
-from nfd.core.words import listed, number, power_of_ten
+from nfd.core.words import number
 from nfd.laws.ladder import LadderLaw
-from nfd.laws.ladder_outlook import FEWEST_RUNS, HOPED, REACH, Outlook, plan_of
+from nfd.laws.ladder_outlook import FEWEST_RUNS, HOPED, REACH, plan_of
 from nfd.laws.ladder_posterior import VARIABLES, Posterior, Prior
 from nfd.laws.loss_runs import FEWEST_SIZES
 from priors.ladders import Ladder, folds, read
@@ -40,8 +39,12 @@ DOCS = Path(__file__).parents[1] / "docs"
 PAGE = DOCS / "ladder-design.md"
 NUMBERS = DOCS / "ladder-design.json"
 RANDOM_ORDERS = 10
+# The share of the compute of the best other order that was asked for.
+GOAL = 1 / 3
 # Sizes, and lengths, of a grid.
 GRID = 4
+# A designed ladder that is not accepted after so many runs counts as never accepted.
+MOST_RUNS = 20
 # A search for the first accepted forecast of an order looks ahead by this factor.
 _AHEAD = 1.4
 
@@ -178,7 +181,6 @@ def first_stop(question: Question, order: Order) -> Stop | None:
 
 # ---- orders that are chosen on the way
 
-LIMITED = "no dearer than all before"
 # The quantile of the error that the first run is planned for.
 HOPES = {"designed": HOPED, "for the expected error": 0.5}
 
@@ -192,7 +194,7 @@ def followed(question: Question, hoped: float) -> Row | None:
     trained = list[int]()
     widths = list[tuple[float, float]]()
     expected = math.nan
-    while len(trained) < len(question.costs):
+    while len(trained) < min(len(question.costs), MOST_RUNS):
         left = np.setdiff1d(np.arange(len(question.costs)), trained)
         chosen = np.array(trained, dtype=int)
         posterior = Posterior(
@@ -219,30 +221,10 @@ def is_calibrated(question: Question, trained: Sequence[int]) -> bool:
     return len(trained) >= FEWEST_RUNS and float(question.costs[list(trained)].max()) >= nearest
 
 
-def limited(question: Question) -> Row | None:
-    """Train the run that narrows most of those no dearer than all before, until accepted."""
-    trained = [*range(FEWEST_SIZES)]
-    while question.stop(trained) is None:
-        left = np.setdiff1d(np.arange(len(question.costs)), trained)
-        if not len(left):
-            return None
-        posterior = Posterior(
-            VARIABLES, question.sizes[trained], question.losses[trained], question.prior
-        )
-        most = max(question.costs[trained].sum(), question.costs[left].min())
-        left = left[question.costs[left] <= most]
-        outlook = Outlook(posterior, question.target, question.sizes[left])
-        trained.append(int(left[outlook.most_telling()]))
-    stop = question.stop(trained)
-    return stop.row if stop is not None else None
-
-
 def answer(question: Question, policy: str) -> list[Row | None]:
     """Where a policy's forecast is accepted: one stop, or that of every random order."""
     if policy in HOPES:
         return [followed(question, HOPES[policy])]
-    if policy == LIMITED:
-        return [limited(question)]
     orders = {"ascending": ascending, "grid": grid}
     if policy in orders:
         stops = [first_stop(question, orders[policy](question))]
@@ -254,7 +236,7 @@ def answer(question: Question, policy: str) -> list[Row | None]:
 # ---- the page
 
 RIVALS = ("ascending", "grid", "random")
-POLICIES = (*RIVALS, *HOPES, LIMITED)
+POLICIES = (*RIVALS, *HOPES)
 
 
 def mean_spent(stops: Sequence[Row | None], all_runs: float) -> float:
@@ -274,27 +256,105 @@ def compared(question: Question, bank: Mapping[str, Sequence[Row | None]]) -> Ro
     for policy, stops in of_policy.items():
         row[policy] = mean_spent(stops, total)
     row["best"] = min(RIVALS, key=lambda policy: float(row[policy]))
-    for policy in (*HOPES, LIMITED):
+    for policy in HOPES:
         row[f"{policy}, ratio"] = row[policy] / row[row["best"]]
+    row["of ascending"] = row["designed"] / row["ascending"]
     row["bound"] = row["least"] / row[row["best"]]
     return row
 
 
-def inside(
-    policy: str, names: Sequence[str], bank: Mapping[str, Sequence[Row | None]]
-) -> tuple[int, int]:
-    """How many accepted forecasts of a policy hold the target, and how many there are."""
+def inside(policy: str, names: Sequence[str], bank: Mapping[str, Sequence[Row | None]]) -> Interval:
+    """The share of accepted forecasts of a policy that hold the target."""
     holds = list[bool]()
     for name in names:
-        holds += [stop["holds"] for stop in bank[f"{name} {policy}"] if stop is not None]
-    return sum(holds), len(holds)
+        holds += [stop["holds"] for stop in bank.get(f"{name} {policy}", []) if stop is not None]
+    return share(sum(holds), len(holds))
 
 
-def geometric(ratios: Sequence[float]) -> Interval:
+def geometric(rows: Sequence[Row], column: str) -> str:
     """The geometric mean of ratios with its 95 % interval over ladders."""
-    logs = mean([math.log(ratio) for ratio in ratios])
+    logs = mean([math.log(row[column]) for row in rows])
     value, low, high = np.exp([logs.value, logs.low, logs.high]).tolist()
-    return Interval(value, value * logs.stderr, low, high)
+    return f"{value:.2f} (95 %: {low:.2f} to {high:.2f})"
+
+
+def in_percent(one: Interval) -> str:
+    """A share with its interval."""
+    return f"{100 * one.value:.0f} % (95 %: {100 * one.low:.0f} to {100 * one.high:.0f} %)"
+
+
+def summary(rows: Sequence[Row], bank: Mapping[str, Sequence[Row | None]]) -> str:
+    """What the replay says, in sentences."""
+    names = [row["ladder"] for row in rows]
+    reachable = [row for row in rows if row["bound"] < GOAL]
+    others = [row for row in rows if row["bound"] >= GOAL]
+    met = [row for row in reachable if row["designed, ratio"] <= GOAL]
+    holds = {policy: in_percent(inside(policy, names, bank)) for policy in ("designed", *RIVALS)}
+    sentences = [
+        f"On {len(rows)} published ladders a designed one costs "
+        f"{geometric(rows, 'designed, ratio')} times the compute of the best of three other "
+        f"orders; the goal was a third. It costs {geometric(rows, 'of ascending')} times that of "
+        "ascending compute.",
+        "Where four runs, without which there is no law, cost less than a third of the best order "
+        f"({len(reachable)} ladders), it costs {geometric(reachable, 'designed, ratio')} times, "
+        f"and a third or less on {len(met)}. On the other {len(others)} no order can meet the "
+        f"goal; it costs {geometric(others, 'designed, ratio')} times.",
+        f"Accepted forecasts hold the target in {holds['designed']} of these ladders; in "
+        f"ascending order in {holds['ascending']}, on grids in {holds['grid']}, in random orders "
+        f"in {holds['random']}.",
+        of_refused(names, bank),
+        of_widths(names, bank),
+        "Planned for the expected error from the first run on, designed ladders cost "
+        f"{geometric(rows, 'for the expected error, ratio')} times the best order.",
+    ]
+    return "\n".join(f"- {sentence}" for sentence in sentences)
+
+
+def of_refused(compared_names: Sequence[str], bank: Mapping[str, Sequence[Row | None]]) -> str:
+    """What a designed order did on ladders whose own order is never accepted."""
+    names = [key.removesuffix(" designed") for key in bank if key.endswith(" designed")]
+    refused = [name for name in names if name not in compared_names]
+    stops = {name: bank[f"{name} designed"][0] for name in refused}
+    accepted = {name: stop["holds"] for name, stop in stops.items() if stop is not None}
+    return (
+        f"On {len(refused)} more ladders the order of their authors is never accepted; a designed "
+        f"one was on {len(accepted)} ({listed(accepted)}), and {sum(accepted.values())} of these "
+        "forecasts hold."
+    )
+
+
+def of_widths(names: Sequence[str], bank: Mapping[str, Sequence[Row | None]]) -> str:
+    """How far the widths that were expected came."""
+    ratios = list[float]()
+    for name in names:
+        stop = bank[f"{name} designed"][0]
+        if stop is not None:
+            ratios += [came / expected for expected, came in stop["widths"]]
+    low, middle, high = np.quantile(ratios, (0.1, 0.5, 0.9)).tolist()
+    return (
+        f"The width after a run is {middle:.2f} times the expected one in the median, {low:.2f} to "
+        f"{high:.2f} in 8 of 10."
+    )
+
+
+def shown(rows: Sequence[Row], bank: Mapping[str, Sequence[Row | None]]) -> list[Row]:
+    """The table of the page: shares of the target's compute."""
+    table = list[Row]()
+    for row in sorted(rows, key=lambda row: float(row["designed, ratio"])):
+        stop = bank[f"{row['ladder']} designed"][0]
+        cells: Row = {"ladder": row["ladder"], "four runs": _share(row["least"] / row["target"])}
+        for policy in ("designed", *RIVALS):
+            cells[policy] = _share(row[policy] / row["target"])
+        cells["designed / best"] = f"{row['designed, ratio']:.2f}"
+        cells["runs"] = "never" if stop is None else str(stop["runs"])
+        cells["holds"] = "" if stop is None else ("yes" if stop["holds"] else "no")
+        table.append(cells)
+    return table
+
+
+def _share(value: float) -> str:
+    """A share in percent, with two digits."""
+    return f"{number(100 * value)} %"
 
 
 def filled(path: Path, asked: Sequence[Question]) -> dict[str, list[Row | None]]:
@@ -313,3 +373,29 @@ def filled(path: Path, asked: Sequence[Question]) -> dict[str, list[Row | None]]
             write_json(path, bank)
             print(key, [stop and (stop["runs"], stop["holds"]) for stop in bank[key]], flush=True)
     return bank
+
+
+def write_page(asked: Sequence[Question], bank: Mapping[str, Sequence[Row | None]]) -> None:
+    """Write docs/ladder-design.json, and fill the page."""
+    candidates = [compared(question, bank) for question in asked]
+    rows = [row for row in candidates if row is not None]
+    write_json(NUMBERS, {"ladders": rows, "stops": bank})
+    fill_page(PAGE, {"summary": summary(rows, bank), "ladders": markdown(shown(rows, bank))})
+
+
+def main() -> None:
+    """Fill the bank, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="the folder of ladders")
+    parser.add_argument("--bank", type=Path, required=True, help="a file of answers, as JSON")
+    options = parser.parse_args()
+    ladders = read(options.data)
+    priors = {}
+    for fold in folds(ladders)[0]:
+        priors[fold.group] = replace(fold.prior, calibration=fold.calibration)
+    asked = list(questions(ladders, priors))
+    write_page(asked, filled(options.bank, asked))
+
+
+if __name__ == "__main__":
+    main()

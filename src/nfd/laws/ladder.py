@@ -461,9 +461,7 @@ class LadderLaw(Shown):
         goal = self._named(self._size(wish.target))
         width = _width(self.at(**goal))
         target_cost = float(cost_of(np.array([list(goal.values())]))[0])
-        is_calibrated = (
-            len(self.losses) >= FEWEST_RUNS and target_cost <= REACH * self.largest_cost
-        )
+        is_calibrated = len(self.losses) >= FEWEST_RUNS and target_cost <= REACH * self.largest_cost
         is_narrow = self.doubt(**goal) in ("", "scatter") and width <= wish.limit
         if is_calibrated and is_narrow:
             return LadderPlan(goal, wish.limit, width, ())
