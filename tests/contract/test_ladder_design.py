@@ -120,6 +120,27 @@ def test_a_plan_says_when_nothing_is_to_be_run_and_when_no_plan_decides() -> Non
     assert "No plan within the budget" in str(poor)
 
 
+def test_a_plan_leaves_the_line_of_the_runs_and_does_not_replace_tuning() -> None:
+    on_a_line = [trained({"parameters": N, "tokens": 20 * N}) for N in 5e7 * 2.0 ** np.arange(6)]
+    law = nfd.fit_ladder(on_a_line)
+    far = {"parameters": 7e9, "tokens": 1.4e12}
+    assert "one line" in (law.refused(**far) or "")
+    for planned in law.next_runs(target=far).runs:
+        ratio = planned.size["tokens"] / planned.size["parameters"]
+        assert abs(math.log(ratio / 20)) > math.log(2)
+
+    errors = np.random.default_rng(0).normal(size=len(POOL))
+    pairs = zip(POOL, errors, strict=True)
+    untuned = [
+        trained(size) | {"loss": trained(size)["loss"] * (1 + 0.01 * e)} for size, e in pairs
+    ]
+    near = {"parameters": 1e9, "tokens": 6.4e10}
+    plan = nfd.fit_ladder(untuned).next_runs(target=near, limit=0.2)
+    assert not plan.runs
+    assert not plan.decides
+    assert "not tuned alike" in str(plan)
+
+
 def test_before_the_first_run_a_plan_has_enough_sizes_for_a_law() -> None:
     plan = nfd.design_ladder(target=TARGET)
     assert len(plan.runs) >= 6

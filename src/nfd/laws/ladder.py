@@ -462,10 +462,10 @@ class LadderLaw(Shown):
         width = _width(self.at(**goal))
         target_cost = float(cost_of(np.array([list(goal.values())]))[0])
         is_calibrated = len(self.losses) >= FEWEST_RUNS and target_cost <= REACH * self.largest_cost
-        is_narrow = self.doubt(**goal) in ("", "scatter") and width <= wish.limit
-        if is_calibrated and is_narrow:
-            return LadderPlan(goal, wish.limit, width, ())
-        return wish.plan(self.posterior, self.posterior.sizes.min(0))
+        is_off = self.doubt(**goal) == "line"
+        if is_calibrated and not is_off and width <= wish.limit:
+            return LadderPlan(goal, wish.limit, width, (), warning=self.warning or "")
+        return wish.plan(self.posterior, self.posterior.sizes.min(0), is_off=is_off)
 
     def _candidates(self, goal: Array, most: float) -> Array:
         """Sizes ``[K, variables]`` that a next run within a budget may have, up to a goal."""

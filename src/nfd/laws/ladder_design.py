@@ -76,6 +76,7 @@ class LadderPlan(Shown):
         before: the width today; None before the first run.
         runs: the plan, the cheapest run first.
         fewest: how many sizes are lacking before a forecast is accepted at all.
+        warning: why the forecast is refused although it is narrow; may be empty.
 
     ``table`` and ``to_pandas()`` have a row for each run: ``parameters``, ``tokens``, ``lr`` where
     a rate law was given, ``cost`` and ``total`` in operations, and the ``width`` that is expected
@@ -87,6 +88,7 @@ class LadderPlan(Shown):
     before: float | None
     runs: tuple[PlannedRun, ...] = field(repr=False)
     fewest: int = 0
+    warning: str = ""
 
     @property
     def cost(self) -> float:
@@ -100,7 +102,9 @@ class LadderPlan(Shown):
 
     @property
     def decides(self) -> bool:
-        """Whether the forecast is expected to be narrow enough after the plan."""
+        """Whether the forecast is expected to be accepted after the plan."""
+        if self.warning:
+            return False
         return self.after is not None and self.after <= self.limit and len(self.runs) >= self.fewest
 
     @property
@@ -126,6 +130,9 @@ class LadderPlan(Shown):
     def answer(self) -> Answer:
         """What to train, and how wide the forecast will be."""
         subject = " on ".join(f"{number(value)} {name}" for name, value in self.target.items())
+        if self.warning and not self.runs:
+            title = f"More runs do not decide what {subject} reach: tune those you have"
+            return Answer("open", NOT_DECIDED, title, self.warning)
         if not self.runs:
             return Answer("good", "Forecast usable", f"{subject} need no further run")
         count = plural(len(self.runs), "training", "trainings")
@@ -206,11 +213,16 @@ class Wish:
             )
         return [check_real(f"{argument}: {name}", size[name], above=0.0) for name in self.variables]
 
-    def plan(self, posterior: Posterior, low: Array) -> LadderPlan:
-        """Plan runs by a posterior, of sizes from ``low`` on where none are given."""
+    def plan(self, posterior: Posterior, low: Array, *, is_off: bool = False) -> LadderPlan:
+        """Plan runs by a posterior, of sizes from ``low`` on where none are given.
+
+        Where the target is off the line of the runs so far, those of the plan are so, too.
+        """
         limit = check_real("limit", self.limit, above=0.0)
         goal = np.array(self.place(self.target, "target"))
         sizes = self._sizes(goal, low, posterior.sizes)
+        if is_off:
+            sizes = _off_line(posterior, goal, sizes)
         budget = float(cost_of(goal[None])[0])
         if self.budget is not None:
             budget = check_real("budget", self.budget, above=0.0)
@@ -253,6 +265,16 @@ class Wish:
                 lr = self.rates.at(**size, batch=self.batch).advised
             planned.append(PlannedRun(size, float(costs[k]), total, width, lr))
         return tuple(planned)
+
+
+def _off_line(posterior: Posterior, goal: Array, sizes: Array) -> Array:
+    """The sizes that are off the line of the runs by a third of the target's distance, or more.
+
+    All sizes, where none is.
+    """
+    distances = np.array([posterior.off_line(size) for size in sizes])
+    is_off = distances >= posterior.off_line(goal) / 3
+    return sizes[is_off] if is_off.any() else sizes
 
 
 def design_ladder(
