@@ -308,7 +308,8 @@ def summary(rows: Sequence[Row], bank: Mapping[str, Sequence[Row | None]]) -> st
         "Where the least that may be enough costs less than a third of the best order "
         f"({len(reachable)} ladders), it costs {geometric(reachable, 'ratio')} times, "
         f"and a third or less on {len(met)}. On the other {len(others)} no order can meet the "
-        f"goal; it costs {geometric(others, 'ratio')} times.",
+        f"goal; it costs {geometric(others, 'ratio')} times, and the least is "
+        f"{geometric(others, 'bound')} times.",
         f"Accepted forecasts hold the target in {holds['designed']} of these ladders; in "
         f"ascending order in {holds['ascending']}, on grids in {holds['grid']}, in random orders "
         f"in {holds['random']}.",
