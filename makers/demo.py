@@ -52,7 +52,7 @@ def _answer(transfer: Answer) -> Answer:
     """Tell the story where the learning rate transfers, and else what the command concluded."""
     answer = replace(transfer, about=_ABOUT)
     first, *_ = _COMMANDS
-    answer = answer.with_next("Ask it of your own model", first)
+    answer = answer.with_next("Ask it of your own model, at a learning rate that trains it", first)
     if transfer.tone != "good":
         return answer
     because = f"{answer.because}{_costs(transfer)}"

@@ -20,6 +20,7 @@ from tests.test_watch import DEPTH, WIDTH, X, planned, train
 
 import nfd
 from nfd.core.words import number
+from nfd.meters.meter import quantity_in_words
 from nfd.watch import Alert, Cause, WatchRow
 from nfd.watch.bands import Band
 from nfd.watch.causes import Alarm
@@ -141,14 +142,15 @@ def test_the_values_are_those_of_the_rows(tmp_path: Path) -> None:
     assert page.count("Outside of the band") == 1
     assert f"Outside of the band: {FROZEN} at step 4: {numbers}." in page
     assert (FROZEN, f"{changed.value:.4g}") in shown
-    assert re.search(rf"{re.escape(FROZEN)} +change +{value} +10\.0 \(5\.0 to 10\.0\)", str(watch))
+    line = rf"{re.escape(FROZEN)} +relative weight change +{value} +10\.0 \(5\.0 to 10\.0\)"
+    assert re.search(line, str(watch))
     sound = str(watched(1e-9))
     for row in watch.rows:
         if row.step != 4 or row.layer is not None or row.meter == "alerts":
             continue
         assert f"{row.meter} {row.value:.3g}" in watch.line
         if row.meter in ("activation", "function_update"):
-            line = rf"{row.meter.replace('_', ' ')} +\S+ +{re.escape(number(row.value, 3))}\b"
+            line = rf"{quantity_in_words(row.meter)} +\S+ +{re.escape(number(row.value, 3))}\b"
             assert re.search(line, sound), line
 
 

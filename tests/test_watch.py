@@ -515,7 +515,10 @@ def test_a_cause_is_warned_of_once_and_not_for_every_layer(
         warnings.simplefilter("default")
         train(model, plan, 6, watch)
     (warning,) = caught
-    first = "step 2: 2 layers do not train (blocks.1.up, blocks.1.down); blocks.1.up: change is 0."
+    first = (
+        "step 2: 2 layers do not train (blocks.1.up, blocks.1.down); blocks.1.up: relative weight "
+        "change is 0."
+    )
     assert str(warning.message) == f"{first} Let it train."
     logged = [record.getMessage() for record in caplog.records if record.name == "nfd"]
     assert logged[0] == str(warning.message)

@@ -229,7 +229,7 @@ def test_every_stack_is_watched_by_itself() -> None:
             model.get_submodule(fault).weight.requires_grad_(False)
         watch = nfd.Watch(model, plan, SAMPLE, every=1, expected=check)
         with (
-            pytest.warns(RuntimeWarning, match=rf"\({fault}\); change is 0")
+            pytest.warns(RuntimeWarning, match=rf"\({fault}\); relative weight change is 0")
             if fault
             else nullcontext()
         ):

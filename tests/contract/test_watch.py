@@ -344,8 +344,8 @@ def test_the_next_code_mends_the_cause_and_names_only_schedulers_that_were_seen(
 @pytest.mark.parametrize(
     ("given", "steps", "told"),
     [
-        (range(1, 7), 1, "the loss is not above the small networks'"),
-        (range(1, 8), 1, "the loss at step 6, the last compared, is not above"),
+        (range(1, 7), 1, "the loss is below the small networks'"),
+        (range(1, 8), 1, "the loss at step 6, the last compared, is below"),
         ((1, 3, 5), 1, "the small networks' losses are of other steps (2, 4, 6)"),
         ((2, 4, 6), 2, "the logged losses are means over several steps"),
     ],
@@ -372,6 +372,6 @@ def test_a_loss_is_compared_only_at_steps_with_losses_of_small_networks(
     watch.state_dict()  # reads the latest loss
     page = html.unescape(nfd.run_page(watch, tmp_path / "run.html").read_text())
     assert told in watch.answer.because + page
-    is_latest = told == "the loss is not above the small networks'"
-    assert ("the loss is not above the small networks'" in page) == is_latest
+    is_latest = told == "the loss is below the small networks'"
+    assert ("the loss is below the small networks'" in page) == is_latest
     assert "no losses of small networks" not in page

@@ -172,6 +172,10 @@ class ScalingLawCommand(LoggedCommand):
             new = f"log_{forecast.law.score}"
             label = f"Do this first: add a column {new}, its logarithm"
             return answer.with_next(label, again(command, "--columns", f"loss={new}"))
+        if answer.next is not None:
+            # The trainings, and this command in place of the call of Python.
+            runs = answer.next.code.splitlines()[:-1]
+            return answer.with_next(answer.next.label, "\n".join([*runs, command]))
         return answer
 
     def _rates(self) -> tuple[RateLaw | None, float | None]:

@@ -187,7 +187,7 @@ def _foot(answer: Answer, page: str, *, verbose: bool) -> list[str]:
     """What to run next, and where all numbers are."""
     lines = []
     if answer.next is not None:
-        lines.append(f"{answer.next.label}:")
+        lines += _lines(f"{answer.next.label}:", "")
         # To be pasted, so it is not wrapped.
         lines += [f"  {line}" for line in answer.next.code.splitlines()]
     if page:

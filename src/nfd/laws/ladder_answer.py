@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -181,7 +181,7 @@ class LadderForecast(Shown):
             f"{self.named(held.size)}; trained, that size reached "
             f"{number(held.measured.value, 3)}."
         )
-        again = Next("Run next: tune the rate and batch of this size again", self.named(held.size))
+        again = self._train("tune the rate and batch of this size again", [self.named(held.size)])
         return self._answer(
             f"The law misses your largest run by {percent(miss)}: do not size by it",
             because,
@@ -213,7 +213,7 @@ class LadderForecast(Shown):
             N = (middle / FLOPS / other) ** 0.5
             size = {"parameters": N, "tokens": other * N}
             lines.append(f"{_rounded(size)} ({number(other)} tokens per parameter)")
-        return Next("Run next: two other ratios, as dear as your middle run", "\n".join(lines))
+        return self._train("two other ratios, as dear as your middle run", lines)
 
     def _off_the_line(self) -> Answer:
         """The runs lie on one line, and the size far off it."""
@@ -222,7 +222,7 @@ class LadderForecast(Shown):
             f"Your runs lie on one line of parameters and tokens, and {self._run} far off it: "
             "which of the two helps is not known."
         )
-        add = Next("Run next: a size off that line", _rounded(helps.size))
+        add = self._train("a size off that line", [_rounded(helps.size)])
         return self._answer(self._open_title, because, add)
 
     def _wide(self) -> Answer:
@@ -241,13 +241,10 @@ class LadderForecast(Shown):
         assert plan is not None
         dearest = max(run.cost for run in plan.runs) / self.law.largest_cost
         count = plural(len(plan.runs), "training", "trainings")
-        each = "" if len(plan.runs) == 1 else "each at most "
+        each = "" if len(plan.runs) == 1 else "at most "
         because += f" {count}, {each}{_times(dearest)} your dearest so far, "
         because += "should decide." if plan.decides else "narrow it most, and do not decide."
-        first = Next(
-            "Run next: the first of these; then ask again with its loss",
-            _rounded(plan.runs[0].size),
-        )
+        first = self._train("the first of these", [_rounded(plan.runs[0].size)])
         return replace(self._answer(self._open_title, because, first), table=plan.texts)
 
     @cached_property
@@ -302,8 +299,13 @@ class LadderForecast(Shown):
         lines = []
         for size, above in list(self.law.misses.items())[:_MISSES]:
             lines.append(f"{self.named(size)}: {signed(above)}")
-        label = "Run next: tune rate and batch again at the sizes that miss the law most"
-        return Next(label, "\n".join(lines))
+        return self._train("tune rate and batch again at the sizes that miss the law most", lines)
+
+    def _train(self, what: str, runs: Sequence[str]) -> Next:
+        """Trainings to run, a line for each, and the call that then takes their rows."""
+        rate = ', rate="best"' if self.law.has_rates else ""
+        call = f"nfd.fit_ladder(rows{rate})"
+        return Next(f"Run next: {what}; add the runs, then", "\n".join([*runs, call]))
 
     def _no_loss(self) -> Answer:
         """The losses seem to be perplexities."""

@@ -192,12 +192,14 @@ def _picture(forecast: LadderForecast) -> Picture:
     some = ""
     if 0 < len(_curved(forecast)) < count:
         some = (
-            f"Curves of {len(_curved(forecast))} of {count} numbers of parameters; the runs of "
-            "others have the colour of the nearest. "
+            f"{len(_curved(forecast))} of {count} sizes have a curve; points of the others have "
+            "the nearest colour. "
         )
+    outside = sum(abs(row["off"]) > allowed for row in points)
     caption = (
-        f"{some}Below: how far each size lies from the law; grey, the scatter that the law allows "
-        f"(± {number(allowed)} %). Largest miss: {number(largest_miss)} %."
+        f"{some}Below: how far each size lies from the law, at most {number(largest_miss)} %. Grey "
+        f"holds 95 % of such sizes (± {number(allowed)} %); {outside or 'none'} of {len(points)} "
+        f"{'lies' if outside == 1 else 'lie'} outside."
     )
     return picture(
         "ladder",

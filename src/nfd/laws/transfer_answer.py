@@ -141,7 +141,7 @@ class Question:
             "Transfers",
             f"Train every size at learning rate {number(rate.value)}{_with(best.rule)}",
             f"{self._at_small_rate(best, small, large)} {self._paid(best)}; the limit is "
-            f"{LIMIT:g} %.",
+            f"{LIMIT:g} %. Larger ones were not tried.",
             self._but(best, small, large),
             advice.next,
         )

@@ -275,14 +275,15 @@ class _View:
             layers.append(base.mark_text(dy=-8, fontWeight=600, color=INK))
         if answer.regret is not None and _is_paid(answer):
             at_small, at_large = _means(answer.regret.new)
-            name = f"costs {_nats(answer.regret.loss)} nats"
+            name = f"{_nats(answer.regret.loss)} nats"
             row = {"lr": at_small["lr"], "value": at_large["value"], "name": name}
             base = points([row], **self._axes(), text="name:N")
             left = math.log(at_small["lr"] / self.rates[0])
             is_right = left > 0.75 * math.log(self.rates[1] / self.rates[0])
-            align = "right" if is_right else "center"
+            # Beside the line of the small network's best rate.
+            align, dx = ("right", -6) if is_right else ("left", 6)
             colour = _bar_colour(answer)
-            layers.append(on_lines(base, dy=14, color=colour, fontWeight=600, align=align))
+            layers.append(on_lines(base, dx=dx, dy=14, color=colour, fontWeight=600, align=align))
         return layers
 
 
@@ -299,10 +300,13 @@ def _bar_colour(answer: RuleTransfer) -> str:
 
 
 def _note(answer: RuleTransfer) -> str:
-    """What tuning small costs, in nats."""
+    """What tuning small costs, as the answer says it; in nats where progress is not known."""
     if answer.regret is None or math.isnan(answer.regret.loss.value):
         return ""
-    return f"tuning small costs {answer.regret.loss.in_words(' nats', 0.0)}"
+    share = answer.regret.share.scaled(100)
+    if math.isnan(share.value):
+        return f"tuning small costs {answer.regret.loss.in_words(' nats', 0.0)}"
+    return f"tuning small gives up {share.in_words(' %', LIMIT)}"
 
 
 def _nats(loss: Interval) -> str:

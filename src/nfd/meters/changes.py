@@ -44,8 +44,7 @@ NEEDS: dict[Quantity, str] = {
 # optimizer; it leaves the forward pass and the type of numbers as they are.
 EDITS: dict[Quantity, str] = {
     "attention logits": (
-        "let the number of heads grow with width, so that a head keeps its size, or divide its "
-        "logits by d in place of √d"
+        "let the number of heads grow with width, or divide the logits by d in place of √d"
     ),
     "rounding": "keep its weights in 32 bits",
 }

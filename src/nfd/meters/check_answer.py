@@ -70,14 +70,15 @@ def about_of(check: Check) -> str:
 
 def _wrong(check: Check, about: str) -> Answer:
     """The answer where something scales wrongly or breaks."""
-    state = "Will not scale as it is"
-    title = _title_of_changes(check.changes) if check.changes else _title_of_faults(check)
-    because = " ".join(part for part in (_evidence(check), _of_remedy(check)) if part)
     if check.failures:
         first = check.failures[0]
         state = "Training breaks"
         title = _BROKEN[first.event.kind]
         because = f"{str(first)[:1].upper()}{str(first)[1:]}."
+    else:
+        state = "Will not scale as it is"
+        title = _title_of_changes(check.changes) if check.changes else _title_of_faults(check)
+        because = " ".join(part for part in (_evidence(check), _of_remedy(check)) if part)
     return Answer(
         "bad",
         state,
@@ -95,7 +96,7 @@ def _title_of_changes(changes: Sequence[Change]) -> str:
     """Say how many tensors need what."""
     count = len(by_tensor(changes))
     if all(change.quantity == "attention logits" for change in changes):
-        return "Attention logits grow with the size of a head: keep it, or divide by it"
+        return "Attention logits grow with width: add heads, or divide by d, not √d"
     needs = list(dict.fromkeys(NEEDS[change.quantity] for change in changes))
     what = "other settings"
     if len(needs) <= 2:
@@ -135,18 +136,33 @@ def _evidence(check: Check) -> str:
     every = quantities(check.table)
     faults = quantities(filter(is_fault, check.table))
     if not faults:
-        return (
-            f"The plan of your model says so. The {len(every)} measured quantities do not show it "
-            "yet: at these sizes it is small."
-        )
+        return f"{_by_plan(check)} The {len(every)} measured quantities do not show it yet."
     axes = [axis for axis in AXES if any(axis == of for _, of, _ in faults)]
     text = f"{len(faults)} of {len(every)} measured quantities {_verb(check)} with "
     text += " or ".join(axes)
+    known = [row for row in filter(is_fault, check.table) if math.isfinite(row["slope"])]
+    if known:
+        steepest = max(known, key=lambda row: abs(row["slope"]))
+        text += f", the steepest ({name_of(steepest)}) as {power_in_words(steepest)}"
     undecided = len(undecided_rows(check))
     if undecided:
         verb = "is" if undecided == 1 else "are"
         text += f"; {undecided} {verb} not decided"
     return f"{text}."
+
+
+def _by_plan(check: Check) -> str:
+    """Say by how much the plan of the model differs, where no measured quantity shows it."""
+    worst = max(check.changes, key=lambda change: change.strength)
+    axes = [axis for axis in AXES if axis in worst.ratios] or AXES
+    largest = listed([f"{axis} {check.sizes[axis][-1]}" for axis in axes])
+    what = f"the {worst.quantity} of {quoted([worst.tensor], 1)}"
+    if not worst.strength:
+        return f"By your model's plan {what} should differ at {largest}."
+    times = number(math.exp(worst.strength))
+    side = "large" if worst.now > worst.sound else "small"
+    be = "are" if worst.quantity.endswith("s") else "is"
+    return f"By your model's plan {what} {be} {times} times too {side} at {largest}."
 
 
 def _of_remedy(check: Check) -> str:
@@ -186,6 +202,9 @@ def edits(check: Check) -> list[str]:
 def _unmended_in_words(check: Check) -> str:
     """Say what no plan sets, or the plan did not mend, and what to edit in the model."""
     left = unmended(check)
+    if len(check.changes) == len(left) and len(edits(check)) == 1:
+        # Then the next step says it all.
+        return ""
     by_quantity = dict[Quantity, list[str]]()
     for change in left:
         by_quantity.setdefault(change.quantity, []).append(change.tensor)
@@ -205,7 +224,7 @@ def first_edit(check: Check) -> str:
     what = edits(check)
     if not what:
         return ""
-    return f"First edit the model: {what[0].partition(',')[0]}. Then check again"
+    return f"First edit the model: {what[0]}. Then check again"
 
 
 def _next_of_fault(check: Check) -> Next:

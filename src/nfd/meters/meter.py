@@ -353,6 +353,28 @@ METERS_OF_LAYERS = {
 }
 
 
+# The same numbers, and what a watch reads of the whole network, as names of quantities.
+_QUANTITIES = {
+    "change": "relative weight change",
+    "weight": "relative weight size",
+    "update": "RMS change of the output",
+    "added": "RMS added to the stream",
+    "activation": "RMS of the stream",
+    "activation_update": "RMS change of the stream",
+    "first_activation": "RMS of the first stream",
+    "function_update": "RMS change of the network's output",
+    "update_to_weight": "largest change of the weights",
+    "alignment": "alignment of the last update",
+}
+
+
+def quantity_in_words(meter: str) -> str:
+    """What a meter of a watched run is the size of, and of which stack if of several."""
+    name, _, stack = meter.partition(" of ")
+    text = _QUANTITIES.get(name, in_words(name))
+    return f"{text}, {stack}" if stack else text
+
+
 def in_words(meter: str) -> str:
     """The name of a meter as charts and pages write it."""
     return meter.replace("_", " ")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from nfd.core.words import alike, number, plural
-from nfd.meters.meter import in_words
+from nfd.meters.meter import in_words, quantity_in_words
 from nfd.watch.bands import Band
 
 # Names of layers in a sentence
@@ -322,7 +322,9 @@ class Fault:
         since = ""
         if self.since < self.step:
             since = f" since step {self.since}"
-        numbers = f"{of}{in_words(first.meter)} is {measured(first.value, first.band)}{since}"
+        numbers = (
+            f"{of}{quantity_in_words(first.meter)} is {measured(first.value, first.band)}{since}"
+        )
         return f"step {self.step}: {self.title}{place}; {numbers}. {self.remedy}".rstrip()
 
 

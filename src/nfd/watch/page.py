@@ -14,7 +14,7 @@ from nfd.core.files import expanded, replace_file
 from nfd.core.findings import Axes, Finding
 from nfd.core.tables import Row
 from nfd.core.words import plural
-from nfd.meters.meter import METERS, METERS_OF_LAYERS, in_words
+from nfd.meters.meter import METERS, METERS_OF_LAYERS, quantity_in_words
 from nfd.meters.reading import Series, WatchRow, at_steps, in_series, stack_at, steps_of
 from nfd.report.look import BLUE
 from nfd.report.page import Card, Label, Section, figure_section, page
@@ -23,7 +23,6 @@ from nfd.watch.bands import ALERTS
 from nfd.watch.run_charts import (
     loss_picture,
     over_steps,
-    quantity,
     spaced,
     worst_layer,
     worst_picture,
@@ -131,7 +130,7 @@ def _card(watch: Watch, fault: Fault, place: int) -> Card:
         latest = of_layer[-1]
         numbers = measured(latest.value, watch.band(latest))
         of = layer or "the network"
-        note = f"Shown: {of}, {in_words(first.meter)} {numbers} at step {latest.step:,}."
+        note = f"Shown: {of}, {quantity_in_words(first.meter)} {numbers} at step {latest.step:,}."
     drawn = over_steps(watch, first.meter, layer, f"fault-{place + 1}")
     return Card(title, fault.layers, fault.seen, fault.remedy, note, drawn)
 
@@ -228,7 +227,7 @@ def _over_steps(watch: Watch, series: Series, rows: Sequence[WatchRow]) -> Findi
         "x",
         "y",
         "step",
-        quantity(series.meter),
+        quantity_in_words(series.meter),
         kind,
         colour="meter",
         order=_ORDER,
@@ -249,7 +248,7 @@ def _over_blocks(
         "x",
         "y",
         "block",
-        quantity(series.meter),
+        quantity_in_words(series.meter),
         "named",
         False,
         colour="meter",

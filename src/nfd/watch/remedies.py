@@ -65,6 +65,8 @@ def _order(fault: Fault) -> tuple[bool, int]:
 def _label(watch: Watch, faults: Sequence[Fault], root: Fault) -> str:
     since = min(fault.since for fault in faults)
     cause = root.cause
+    if cause is Cause.MULTIPLIER:
+        return "Compare its code with a sound block's, mend it, then start again"
     if cause is Cause.LOSS:
         return f"Compare with the steps before {since:,}"
     if since > _FIRST_LOOKS * watch.every:

@@ -11,7 +11,7 @@ import altair as alt
 
 from nfd.core.tables import Row
 from nfd.core.words import MINUS, number, plural
-from nfd.meters.meter import in_words
+from nfd.meters.meter import quantity_in_words
 from nfd.meters.reading import WatchRow, at_steps, steps_of
 from nfd.report.look import (
     BAND,
@@ -43,26 +43,6 @@ _WIDE_RATIO = 50
 _TALL = 220
 _LOW = 170
 _ROW = 38
-# What the y axis of a meter says
-_QUANTITIES = {
-    "change": "change of the weights",
-    "weight": "size of the weights",
-    "update": "change of the output",
-    "added": "added to the stream",
-    "activation": "size of the stream",
-    "activation_update": "change of the stream",
-    "first_activation": "size of the first stream",
-    "function_update": "change of the network's output",
-    "update_to_weight": "largest change of the weights",
-    "alignment": "alignment of the last update",
-}
-
-
-def quantity(meter: str) -> str:
-    """A meter as the title of an axis: what it is the size of, of which stack if of several."""
-    name, _, stack = meter.partition(" of ")
-    text = _QUANTITIES.get(name, in_words(name))
-    return f"{text}, {stack}" if stack else text
 
 
 def spaced(steps: Sequence[int], most: int = LOOKS) -> list[int]:
@@ -157,7 +137,7 @@ def over_steps(
             bands.append({"step": row.step, "low": band.low, "high": band.high})
     if not rows:
         return None
-    title = quantity(meter)
+    title = quantity_in_words(meter)
     x = _x((0, max(row["step"] for row in rows)), 5)
     y = _y("value", title, [*rows, *bands], with_zero=True)
     line = points(rows, x=x, y=y).mark_line(color=colour, strokeWidth=2)
@@ -199,11 +179,12 @@ def worst_picture(watch: Watch, faults: Sequence[Fault]) -> tuple[int, Picture] 
     order = sorted(dots.values(), key=lambda dot: (dot.row.layer not in wrong, -abs(dot.place)))
     rows = list[Row]()
     for place, dot in enumerate(order[:_WORST]):
-        text = f"{dot.row.layer}: {in_words(dot.row.meter)} {measured(dot.row.value, dot.band)}"
+        name = quantity_in_words(dot.row.meter)
+        text = f"{dot.row.layer}: {name} {measured(dot.row.value, dot.band)}"
         rows.append(
             {
                 "row": place + 0.5,
-                "name": f"{dot.row.layer} · {in_words(dot.row.meter)}",
+                "name": f"{dot.row.layer} · {name}",
                 "place": max(-_FURTHEST, min(_FURTHEST, dot.place)),
                 "colour": ORANGE if dot.row.layer in wrong else BLUE,
                 "text": hover(text),

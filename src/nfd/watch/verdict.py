@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from nfd.core.answer import Answer, Next
 from nfd.core.words import alike, number, plural
-from nfd.meters.meter import in_words
+from nfd.meters.meter import quantity_in_words
 from nfd.meters.reading import WatchRow, at_steps, steps_of
 from nfd.scaling.model import numberless
 from nfd.watch.alerts import Cause, Deviation, Fault, expected, faults_of
@@ -126,6 +126,13 @@ class LossSeen:
         """Whether it is above those of all small networks."""
         return not self.value <= self.high
 
+    @property
+    def side(self) -> str:
+        """Where it lies beside those of all small networks."""
+        if self.is_high:
+            return "above"
+        return "below" if self.value < self.low else "among"
+
     def __str__(self) -> str:
         value, low, high = alike(self.value, self.low, self.high)
         return f"{value} at step {self.step:,}, the small networks {low} to {high}"
@@ -157,8 +164,7 @@ def loss_says(watch: Watch) -> str:
         return _why_uncompared(watch)
     later = "" if seen.is_latest else " Later losses are not compared."
     if not faults:
-        side = "above" if seen.is_high else "not above"
-        return f"The loss is {side} the small networks': {seen}.{later}"
+        return f"The loss is {seen.side} the small networks': {seen}.{later}"
     if seen.is_high:
         return f"The loss shows it, too: {seen}.{later}"
     return f"The loss would not have told: {seen}.{later}"
@@ -180,9 +186,12 @@ def _why_uncompared(watch: Watch) -> str:
 
 def _loss_in_words(seen: LossSeen) -> str:
     if not seen.is_latest:
-        side = "above" if seen.is_high else "not above"
-        return f"the loss at step {seen.step:,}, the last compared, is {side} the small networks'"
-    return "the loss is too high" if seen.is_high else "the loss is not above the small networks'"
+        return (
+            f"the loss at step {seen.step:,}, the last compared, is {seen.side} the small networks'"
+        )
+    return (
+        "the loss is too high" if seen.is_high else f"the loss is {seen.side} the small networks'"
+    )
 
 
 # ---- Sentences
@@ -198,7 +207,10 @@ def _about(watch: Watch) -> str:
 def _found(watch: Watch, faults: Sequence[Fault]) -> str:
     """When a fault was found, and what is not the reason for it."""
     step = min(fault.step for fault in faults)
+    since = min(fault.since for fault in faults)
     first = f"Found at step {step:,} of {watch.steps:,}."
+    if since < step:
+        first = f"Off since step {since:,}, found at step {step:,} of {watch.steps:,}."
     if step == 0:
         first = "Found before the first step."
     parts = _rates(watch, faults)
@@ -217,7 +229,9 @@ def _first_of(rows: Sequence[Mapping[str, str]]) -> str:
         return ""
     row = rows[0]
     value, _, limits = row[EXPECTED].partition(" (")
-    return f"At {row['of']}, {row['quantity']} is {row['now']}; expected {value} (95 %: {limits}."
+    place = "" if row["of"] == "the network" else f"In {row['of']} the "
+    found = f"{place}{row['quantity']} is {row['now']}"
+    return f"{found[0].upper()}{found[1:]}, expected {value} (95 %: {limits}."
 
 
 def _rates(watch: Watch, faults: Sequence[Fault]) -> list[str]:
@@ -251,7 +265,7 @@ def _all_within(watch: Watch, step: int) -> str:
     seen = loss_seen(watch)
     if seen is not None:
         at = "" if seen.is_latest else f" at step {seen.step:,}"
-        text += f"; the loss{at} is {'above' if seen.is_high else 'not above'} the small networks'"
+        text += f"; the loss{at} is {seen.side} the small networks'"
     return f"{text}."
 
 
@@ -318,7 +332,7 @@ def table_of_faults(watch: Watch, faults: Sequence[Fault]) -> list[dict[str, str
                 band = watch.band(now) or band
             cells = {
                 "of": alert.layer or "the network",
-                "quantity": in_words(alert.meter),
+                "quantity": quantity_in_words(alert.meter),
                 "now": number(value, 3),
                 EXPECTED: expected(band, level="") if band else "",
             }
@@ -356,7 +370,7 @@ def _table_of_network(watch: Watch) -> list[dict[str, str]]:
     for row in at_steps(watch.rows, steps[-1:]):
         if row.layer is not None or row.meter == ALERTS:
             continue
-        cells = {"quantity": in_words(row.meter)}
+        cells = {"quantity": quantity_in_words(row.meter)}
         if len(steps) > 1 and row.meter in first:
             cells[f"step {steps[0]:,}"] = number(first[row.meter].value, 3)
         cells[f"step {steps[-1]:,}"] = number(row.value, 3)
