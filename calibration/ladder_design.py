@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from textwrap import fill
 
 import numpy as np
 from numpy.typing import NDArray
@@ -316,7 +317,8 @@ def summary(rows: Sequence[Row], bank: Mapping[str, Sequence[Row | None]]) -> st
         of_refused(names, bank),
         of_widths(names, bank),
     ]
-    return "\n".join(f"- {sentence}" for sentence in sentences)
+    points = [fill(f"- {text}", 130, subsequent_indent="  ") for text in sentences]
+    return "\n".join(points)
 
 
 def of_refused(compared_names: Sequence[str], bank: Mapping[str, Sequence[Row | None]]) -> str:
