@@ -221,3 +221,54 @@ def test_seeds_that_sizes_share_leave_a_difference_and_others_do_not() -> None:
     assert error((1.0, -1.0), "abcd", "abcd") < 0.9 * alone
     assert error((1.0, 1.0), "abcd", "efgh") == pytest.approx(alone)
     assert error((1.0, 1.0), "abcd", "abcd") > 1.1 * alone
+
+
+# ---- seeds that were not trained at every rate
+
+
+def with_gaps(seed: int = 0) -> tuple[Scores, Scores]:
+    """Scores of eight seeds that differ far more than rates do, with gaps and without.
+
+    At the rates at both ends, which are worse, only the best seeds were trained.
+    """
+    random = np.random.default_rng(seed)
+    of_seeds = np.sort(0.2 * random.normal(size=8))[:, None]
+    rises = 0.05 * np.array([-1.6, -0.6, 0.4, 1.4]) ** 2
+    losses = 0.6 * np.exp(of_seeds + rises + 0.003 * random.normal(size=(8, 4)))
+    rates = np.arange(-9.0, -5.0)
+    calm = np.zeros(losses.shape, np.bool_)
+    whole = Scores(rates, losses, calm, math.log(10))
+    gaps = losses.copy()
+    gaps[1:, 0] = np.nan
+    gaps[2:, 3] = np.nan
+    return Scores(rates, gaps, calm, math.log(10)), whole
+
+
+def test_a_rate_is_not_better_for_having_been_trained_from_a_better_seed() -> None:
+    gaps, whole = with_gaps()
+    # A plain mean takes a bad rate of good seeds for the best.
+    assert np.nanmean(gaps.logs, 0).argmin() in (0, 3)
+    assert gaps.typical == pytest.approx(whole.typical, rel=0.02)
+    assert gaps.has_optimum
+    assert gaps.best() == pytest.approx(whole.best(), abs=0.1)
+    assert gaps.posterior.shares.sum() == pytest.approx(0, abs=1e-9)
+
+
+def test_scores_that_were_reached_are_of_seeds_that_were_trained_there() -> None:
+    gaps, _ = with_gaps()
+    best = int(gaps.typical.argmin())
+    assert sorted(gaps.reached) == pytest.approx(sorted(gaps.scores[:, best]))
+
+
+def test_the_best_rate_is_known_as_well_with_gaps_as_its_interval_says() -> None:
+    inside = 0
+    for seed in range(40):
+        optimum = with_gaps(seed)[0].optimum()
+        inside += optimum.low <= -7.4 <= optimum.high
+    assert inside >= 36
+
+
+def test_complete_losses_are_read_by_plain_means() -> None:
+    _, whole = with_gaps()
+    assert whole.typical.tolist() == np.exp(whole.logs.mean(0)).tolist()
+    assert len(whole.reached) == 8

@@ -86,10 +86,10 @@ def test_an_alert_is_shown_where_there_is_one_and_not_otherwise(tmp_path: Path) 
         assert max(map(len, str(watch).splitlines())) <= 80
     page, terminal, line = texts["bad"]
     assert "1 fault since step 2" in page
-    assert "<h1>1 layer does not train</h1>" in page
+    assert "<h1>blocks.2.up does not train</h1>" in page
     assert "Let it <not> rest." in page
     assert "No alert" not in page
-    assert terminal.startswith("✗ 1 FAULT SINCE STEP 2  1 layer does not train")
+    assert terminal.startswith("✗ 1 FAULT SINCE STEP 2  blocks.2.up does not train")
     assert "print([p.grad for p in model.blocks[2].up.parameters()])" in terminal
     assert line.endswith("alerts 2")
     page, terminal, line = texts["good"]

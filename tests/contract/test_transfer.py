@@ -6,6 +6,9 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
+from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +109,7 @@ def test_a_rate_that_transfers_is_told_from_one_that_does_not() -> None:
     assert (flat.verdict("standard"), steep.verdict("standard")) == ("TRANSFERS", "COSTS")
     assert (flat.answer.tone, steep.answer.tone) == ("good", "bad")
     rate = f"{flat.best('standard', 4, 2).value:.2g}"
-    assert flat.answer.title == f"Train every size at learning rate {rate} with PyTorch's defaults"
+    assert flat.answer.title == f"Train at learning rate {rate} with PyTorch's defaults"
     assert steep.answer.title.startswith("A small network's rate costs too much")
     assert abs(flat.regret("standard").value) < 0.02
     assert steep.regret("standard").value > 1
@@ -161,6 +164,7 @@ def asked(
     return nfd.transfer(make_model, task, [8, 16], [2], sweep=sweep, **options)
 
 
+@pytest.mark.filterwarnings("ignore:halving goes")
 def test_halving_finds_the_rates_of_the_whole_grid_with_fewer_whole_trainings(
     tmp_path: Path,
 ) -> None:
@@ -342,7 +346,7 @@ def noisy(share: float, seeds: int, noise: float) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("share", "noise", "verdict", "tone", "begins"),
     [
-        (0.01, 0.02, "TRANSFERS", "good", "Train every size at learning rate 0.00"),
+        (0.01, 0.02, "TRANSFERS", "good", "Train at learning rate 0.00"),
         (0.5, 0.02, "COSTS", "bad", "A small network's rate costs too much: tune at full size"),
         (0.1, 0.2, "UNCERTAIN", "open", "A small network's rate probably transfers; about"),
         (0.3, 0.2, "UNCERTAIN", "open", "A small network's rate probably costs too much; about"),
@@ -567,7 +571,7 @@ def test_a_rule_that_transfers_is_beside_one_whose_loss_is_lower(
         assert f"But {but[:30]}" in str(answer)
     assert answer.answer.tone == "good"
     rate = f"{answer.best('mup', 4, 2).value:.2g}"
-    assert answer.answer.title == f"Train every size at learning rate {rate} with the plan mup"
+    assert answer.answer.title == f"Train at learning rate {rate} with the plan mup"
 
 
 def test_the_losses_of_every_rule_and_size_are_told() -> None:
@@ -697,3 +701,394 @@ def test_the_shell_prints_losses_and_warnings(tmp_path: Path) -> None:
     )
     assert again.returncode == 0, again.stderr
     assert "lowest at init_scale" in again.stdout
+
+
+# ---- without a grid, trainings go where they decide
+
+
+def default_grid(family: nfd.Family) -> list[float]:
+    """An eighth to eight times the usual rate."""
+    return [family.law.default_lr * 2.0**k for k in range(-3, 4)]
+
+
+def is_near(estimate: Any, rate: float) -> bool:
+    """Whether an interval holds a rate, and its middle is as near as a search goes: it stops where
+    the standard error is a quarter of a doubling.
+    """
+    within = abs(math.log2(estimate.value / rate)) < 0.35
+    return within and bool(estimate.low <= rate <= estimate.high)
+
+
+def by_width(sweep: nfd.Sweep) -> Counter[int]:
+    return Counter(run.config["width"] for run in sweep.store.records())
+
+
+@pytest.mark.parametrize(("make_model", "verdict"), [(Bowl, "TRANSFERS"), (Steeper, "COSTS")])
+def test_a_search_decides_as_the_grid_does_with_fewer_trainings(
+    make_model: Any, verdict: str
+) -> None:
+    family = nfd.Family(make_model, (4, 2), "standard", "sgd")
+    task = nfd.Task(ONES[:3], height)
+    counts = []
+    for lr in (None, default_grid(family)):
+        with nfd.Sweep(progress=False) as sweep:
+            answer = nfd.transfer(family, task, [4, 16], [2], lr, sweep=sweep)
+            counts.append(by_width(sweep))
+        assert answer.verdict("standard") == verdict
+        best = 1.0 if make_model is Bowl else 0.25
+        for width, rate in ((4, 1.0), (16, best)):
+            assert is_near(answer.best("standard", width, 2), rate)
+        drift = answer.drift("standard", "width")
+        assert drift.low <= math.log(best, 4) <= drift.high
+    searched, whole = counts
+    assert searched.total() < whole.total()
+    # The large network is what a training of real sizes costs.
+    assert 3 * searched[16] <= whole[16]
+
+
+def searching(
+    make_model: Any = ResidualMLP, widths: tuple[int, ...] = (8, 32), **options: Any
+) -> nfd.Transfer:
+    return nfd.transfer(make_model, batches(4, 16), widths, (2,), **({"rules": ("mup",)} | options))
+
+
+def test_a_search_advises_the_rate_that_it_compared() -> None:
+    answer = compared_by_search(Planted, rules=("standard", "mup"))
+    assert (answer.verdict("mup"), answer.verdict("standard")) == ("TRANSFERS", "COSTS")
+    rate = answer.best("mup", 4, 2).value
+    assert f"learning rate {rate:.2g} with the plan mup" in answer.answer.title
+    regret = answer.rules[1].regret
+    assert regret is not None
+    assert 2 ** regret.new.log2_eta[0] == pytest.approx(rate)
+    assert 0 <= regret.share.value <= regret.share.high < 0.1
+
+
+def compared_by_search(make_model: Any, **options: Any) -> nfd.Transfer:
+    family = nfd.Family(make_model, (4, 2), "standard", "sgd", roles=ROLES)
+    return nfd.transfer(family, nfd.Task(SINGLE, height), (4, 16), (2,), **options)
+
+
+def test_a_budget_is_kept_and_a_larger_one_goes_on_from_the_store(tmp_path: Path) -> None:
+    """Every answer has at most the budget; the stored runs are those of the whole search."""
+    counts = []
+    for budget in (10, 30, None, None):
+        with nfd.Sweep(tmp_path / "out", progress=False) as sweep:
+            answer = searching(seeds=3, budget=budget, sweep=sweep)
+            keys = {run.key for run in sweep.store.records()}
+        counts.append(len(keys))
+        if budget is None:
+            continue
+        assert len(keys) <= budget
+        assert answer.verdict("mup") == "UNCERTAIN"
+        assert answer.answer.next is not None
+        assert f"budget={2 * budget}" in answer.answer.next.code
+        assert "nfd.transfer(..., budget=" in answer.answer.next.code
+    small, larger, whole, again = counts
+    assert small < larger < whole == again
+    with nfd.Sweep(progress=False) as sweep:
+        searching(seeds=3, sweep=sweep)
+        assert {run.key for run in sweep.store.records()} == keys
+
+
+class Counting:
+    """An executor that trains one network after the other, and counts them by round.
+
+    It passes for one of as many workers as ``slots`` says.
+    """
+
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+        self.rounds = list[int]()
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def run(self, tasks: Any) -> Any:
+        self.rounds.append(len(tasks))
+        for index, task in enumerate(tasks):
+            yield index, task(), None
+
+
+def test_a_larger_budget_trains_only_what_is_new(tmp_path: Path) -> None:
+    stored = 0
+    for budget in (20, 40):
+        counting: Any = Counting(1)
+        with nfd.Sweep(tmp_path, executor=counting, progress=False) as sweep:
+            answer = searching(seeds=4, budget=budget, sweep=sweep)
+            assert sum(counting.rounds) == len(sweep.store.records()) - stored > 0
+            stored = len(sweep.store.records())
+    assert answer.answer.about.endswith("trainings")
+
+
+def test_idle_workers_train_ahead_and_change_no_answer() -> None:
+    """Rounds fill all workers; what was trained ahead is used, and the rest is said."""
+    answers = {}
+    rounds = {}
+    for slots in (1, 4):
+        counting: Any = Counting(slots)
+        with nfd.Sweep(executor=counting, progress=False) as sweep:
+            answers[slots] = searching(seeds=8, sweep=sweep)
+        rounds[slots] = counting.rounds
+    assert answers[4].table == answers[1].table
+    assert answers[4].answer.title == answers[1].answer.title
+    assert len(rounds[4]) < len(rounds[1])
+    waves = {slots: sum(-(-count // 4) for count in rounds[slots]) for slots in rounds}
+    assert waves[4] < waves[1]
+    unused = sum(rounds[4]) - sum(rounds[1])
+    said = [note for note in answers[4].notes if "Idle workers" in note]
+    assert bool(said) is (unused > 0)
+    assert not any("Idle workers" in note for note in answers[1].notes)
+    if said:
+        assert f"{unused} network" in said[0]
+
+
+def test_a_budget_is_not_spent_on_what_may_not_be_needed() -> None:
+    totals = []
+    for slots in (1, 4):
+        counting: Any = Counting(slots)
+        with nfd.Sweep(executor=counting, progress=False) as sweep:
+            searching(seeds=8, budget=30, sweep=sweep)
+        totals.append(sum(counting.rounds))
+    assert totals[0] == totals[1] <= 30
+
+
+def test_a_log_says_what_is_known_and_what_comes_next(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every round takes more than a minute by this clock."""
+    now = [0.0]
+
+    def later() -> float:
+        now[0] += 61.0
+        return now[0]
+
+    monkeypatch.setattr("nfd.core.tables.time.monotonic", later)
+    with nfd.Sweep(progress=False) as sweep:
+        searching(seeds=3, sweep=sweep)
+    assert capsys.readouterr().err == ""
+    with nfd.Sweep() as sweep:
+        searching(seeds=3, sweep=sweep)
+    said = capsys.readouterr().err
+    assert "nfd: now: the small network's best rate" in said
+    assert "mup: the small network's best rate is about 0.0" in said
+    assert "now: where the large network's best rate lies" in said
+    assert "the large one gives up" in said
+    assert "3 seeds" in said
+
+
+def test_an_undecided_search_says_how_many_seeds_and_a_decided_one_does_not() -> None:
+    answer = searching(seeds=2)
+    assert answer.verdict("mup") == "UNCERTAIN"
+    assert answer.answer.next is not None
+    seeds = int(answer.answer.next.code.partition("seeds=")[2].partition(")")[0])
+    assert seeds > 2
+    assert f"{seeds} seeds" in answer.answer.title + answer.answer.because
+    assert "rates" not in answer.answer.next.code
+    decided = compared_by_search(Planted, rules=("mup",)).answer
+    assert decided.next is not None
+    assert "seeds=" not in decided.next.code
+
+
+def test_sizes_between_are_trained_only_for_a_drift() -> None:
+    """Their best rates are those of the bowls."""
+    family = nfd.Family(Steeper, (4, 2), "standard", "sgd")
+    answers = {}
+    for drift in (False, True):
+        with nfd.Sweep(progress=False) as sweep:
+            answers[drift] = nfd.transfer(
+                family, nfd.Task(ONES[:3], height), [4, 8, 16], [2], drift=drift, sweep=sweep
+            )
+            assert (8 in by_width(sweep)) is drift
+        assert any("width 8" in note for note in answers[drift].notes) is not drift
+    assert answers[True].verdict("standard") == answers[False].verdict("standard") == "COSTS"
+    assert is_near(answers[True].best("standard", 8, 2), 0.5)
+    estimate = answers[True].drift("standard", "width")
+    assert estimate.low <= -1 <= estimate.high
+    assert estimate.high - estimate.low < 2
+    with pytest.raises(ValueError, match="no runs of width 8"):
+        answers[False].best("standard", 8, 2)
+
+
+@pytest.mark.parametrize(
+    ("rules", "are_equal"), [(("mup", "complete-p"), True), (("standard", "mup"), False)]
+)
+def test_rules_share_the_small_network_where_their_plans_are_equal(
+    rules: tuple[str, ...], are_equal: bool
+) -> None:
+    """At the base these two plans change nothing; a model without one keeps its own weights."""
+    with nfd.Sweep(progress=False) as sweep:
+        both = searching(rules=rules, seeds=2, sweep=sweep)
+        trained = {run.config["rule"] for run in sweep.store.records() if run.config["width"] == 8}
+    assert trained == ({"mup"} if are_equal else {*rules})
+    alone = searching(rules=rules[1:], seeds=2)
+    assert alone.table == [row for row in both.table if row["rule"] == rules[1]]
+
+
+def test_halving_warns_and_a_grid_does_not() -> None:
+    with pytest.warns(FutureWarning, match=r"halving goes in 0\.5"):
+        asked(halving=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        asked()
+
+
+@pytest.mark.parametrize("make_model", [Deaf, ResidualMLP])
+def test_a_search_ends_where_nothing_is_learnt(make_model: Any) -> None:
+    answer = searching(make_model, seeds=2)
+    is_deaf = make_model is Deaf
+    assert answer.answer.title.startswith("Nothing is learnt at 8 wide") is is_deaf
+    with pytest.raises(ValueError, match="no runs of width 32") if is_deaf else nullcontext():
+        answer.best("mup", 32, 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"budget": 40, "lr": (0.001, 0.02, 0.4)}, "budget bounds a search"),
+        ({"budget": 5}, "budget must be at least 6"),
+        ({"budget": 11, "rules": ("mup", "standard")}, "budget must be at least 12"),
+        ({"seeds": 1}, "seeds must be at least 2"),
+        ({"drift": 1}, "drift"),
+    ],
+)
+def test_bad_requests_of_a_search_are_refused_by_name(
+    options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        searching(**options)
+
+
+def test_the_shell_searches_and_goes_on_with_a_larger_budget(tmp_path: Path) -> None:
+    (tmp_path / "setup.py").write_text(BOWLS.format(model="Bowl"))
+    sizes = ["--widths", "4", "16", "--depths", "2", "--executor", "inline"]
+    ended = run("transfer", "setup.py", *sizes, "--budget", "20", folder=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert "? NOT DECIDED YET" in ended.stdout
+    assert "--budget 40" in ended.stdout
+    ended = run("transfer", "setup.py", *sizes, "--budget", "80", folder=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.startswith("✓ TRANSFERS")
+    stored = json.loads((tmp_path / "out/transfer/result.json").read_text())
+    assert {row["seeds"] for row in stored["curves"]} == {"grid", "paired"}
+
+
+# ---- a search along settings
+
+
+class Valley(Bowl):
+    """Pays for the distance of a setting from its best value, which may move with width.
+
+    What it pays differs a little from start to start.
+    """
+
+    moves = False
+
+    def __init__(self, width: int, depth: int, tilt: float = 0.0) -> None:
+        super().__init__(width, depth)
+        best = 1.0 if self.moves and width > 4 else 0.0
+        noise = 0.01 * torch.randn(8)[int(4 * tilt)]
+        self.register_buffer("paid", 0.3 * (tilt - best) ** 2 + noise)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + self.paid
+
+
+class MovingValley(Valley):
+    moves = True
+
+
+def along_tilt(make_model: Any, **options: Any) -> nfd.Transfer:
+    family = nfd.Family(make_model, (4, 2), "standard", "sgd")
+    task = nfd.Task(ONES[:3], height)
+    return nfd.transfer(family, task, [4, 16], [2], axes={"tilt": (0.0, 0.5, 1.0)}, **options)
+
+
+@pytest.mark.parametrize(
+    ("make_model", "verdict", "regret"), [(Valley, "TRANSFERS", 0.0), (MovingValley, "COSTS", 0.35)]
+)
+def test_the_best_value_of_a_setting_is_found_and_whether_it_serves_the_large_network(
+    make_model: Any, verdict: str, regret: float
+) -> None:
+    with nfd.Sweep(progress=False) as sweep:
+        answer = along_tilt(make_model, sweep=sweep)
+        large = by_width(sweep)[16]
+    assert answer.verdict("standard") == "TRANSFERS"
+    assert answer.verdict("standard", "tilt") == verdict
+    against = answer.rules[0].against["tilt"]
+    assert against.best_value == 0.0
+    # Of the loss reduction, .55 from the bowl and .3 from the setting, a better value saves .3.
+    assert against.regret.value == pytest.approx(regret, abs=0.03)
+    assert against.regret.low <= regret <= against.regret.high
+    words = "transfers" if verdict == "TRANSFERS" else "costs too much"
+    assert f"The smallest network's best tilt, 0, {words}: at width 16" in answer.answer.because
+    assert "may transfer" not in answer.answer.because
+    assert answer.answer.because.split("The smallest")[1] in str(against)
+    rows = [row for row in answer.table if row.get("tilt") is not None]
+    (row,) = (row for row in rows if row["quantity"] == "regret over progress")
+    assert (row["tilt"], row["width"], row["value"]) == (0.0, 16, against.regret.value)
+    assert is_near(answer.best("standard", 4, 2, tilt=0.5), 1.0)
+    with pytest.raises(ValueError, match="at width 4 and depth 2"):
+        answer.best("standard", 16, 2, tilt=0.5)
+    # The rate takes at most 3 rates, each value 12 seeds.
+    assert large <= 3 * 12 + 3 * 12
+
+
+def test_a_setting_is_not_asked_where_the_rate_itself_costs_or_the_budget_is_spent() -> None:
+    class SteepValley(Valley):
+        growth = 1.0
+
+    for answer, why in (
+        (along_tilt(SteepValley), "its learning rate is not known to transfer"),
+        (along_tilt(Valley, budget=60), "the budget is spent"),
+    ):
+        assert answer.rules[0].against == {}
+        assert any("tilt" in note and why in note for note in answer.notes)
+        with pytest.raises(ValueError, match="setting"):
+            answer.verdict("standard", "tilt")
+
+
+def test_steps_and_one_size_keep_the_grid() -> None:
+    family = nfd.Family(Bowl, (4, 2), "standard", "sgd")
+    task = nfd.Task(ONES[:4], height)
+    for widths, axes in (([4, 16], {"steps": (2, 4)}), ([4], {"weight_decay": (0.0, 0.1)})):
+        answer = nfd.transfer(family, task, widths, [2], axes=axes, seeds=2)
+        assert answer.spent is None
+        (against,) = answer.rules[0].against.values()
+        assert len(against.cells) == 2 * len(widths)
+
+
+def test_a_setting_that_two_seeds_do_not_decide_says_how_many_may_tell() -> None:
+    class NoisyValley(Valley):
+        """Pays for nothing but chance."""
+
+        def __init__(self, width: int, depth: int, tilt: float = 0.0) -> None:
+            super().__init__(width, depth, tilt)
+            self.paid = 0.2 * torch.rand(8)[int(4 * tilt)] * (width > 4)
+
+    answer = along_tilt(NoisyValley, seeds=2)
+    assert answer.verdict("standard") == "TRANSFERS"
+    assert answer.verdict("standard", "tilt") == "UNCERTAIN"
+    sentence = answer.rules[0].against["tilt"].sentence
+    assert "may transfer: at width 16 and depth 2 it gives up" in sentence
+    assert "seeds may tell" in sentence
+
+
+def test_the_shell_searches_along_a_setting(tmp_path: Path) -> None:
+    """So weak a decay does nothing: each value serves."""
+    (tmp_path / "setup.py").write_text(BOWLS.format(model="Bowl"))
+    words = ["--widths", "4", "16", "--depths", "2", "--executor", "inline", "--rules", "standard"]
+    axes = ["--axes", "weight_decay=0,0.0001"]
+    ended = run("transfer", "setup.py", *words, *axes, folder=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    printed = " ".join(ended.stdout.split())
+    assert "best weight_decay" in printed
+    assert "transfers: at" in printed
+    page = (tmp_path / "out/transfer/report.html").read_text()
+    assert "The best rate against weight_decay" in page
+    assert "What one more seed buys against one more size" in page
+    stored = json.loads((tmp_path / "out/transfer/result.json").read_text())
+    rows = [row for row in stored["table"] if row.get("weight_decay") is not None]
+    assert {row["width"] for row in rows if row["quantity"] == "regret over progress"} == {16}

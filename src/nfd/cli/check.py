@@ -33,6 +33,7 @@ class CheckCommand(SizesCommand):
 
     name = "check"
 
+    seeds: int = option(3, "initialisations of each network", group="Sizes")
     lr: float | None = option(
         None,
         "learning rate of the base; by default 0.1 for sgd, 0.001 for the others",

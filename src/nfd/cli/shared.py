@@ -116,7 +116,6 @@ class SizesCommand(TrainingCommand):
         (32, 64, 128), "widths of the networks; the smallest is that of the base", group="Sizes"
     )
     depths: tuple[int, ...] = option((2, 4, 8), "depths of the networks", group="Sizes")
-    seeds: int = option(3, "initialisations of each network", group="Sizes")
 
     @property
     def base(self) -> tuple[int, int]:

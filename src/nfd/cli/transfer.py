@@ -58,7 +58,18 @@ class TransferCommand(LoggedCommand):
     name = "transfer"
 
     lr: tuple[float, ...] | None = option(
-        None, "rates to begin with; extended where the best one lies at an end", group="Training"
+        None,
+        "a grid of rates for every size; without one, trainings go where they decide",
+        group="Training",
+    )
+    seeds: int | None = option(
+        None,
+        "of the largest network at most, 12; with --lr of every network, 3",
+        group="Sizes",
+    )
+    budget: int | None = option(None, "trainings at most, without --lr", group="Training")
+    drift: bool = option(
+        False, "train the sizes between, too; with --lr they always are", group="Training"
     )
     rules: tuple[str, ...] | None = option(
         None, "rules to compare; by default standard beside that of the family", group="Training"
@@ -68,7 +79,7 @@ class TransferCommand(LoggedCommand):
         "settings to vary too, such as batch_size=16,32,64; also steps, weight_decay, init_scale",
         group="Training",
     )
-    halving: bool = option(False, "choose rates by short trainings first", group="Training")
+    halving: bool = option(False, "goes in 0.5", group="Training")
     guess: float | None = option(
         None,
         "with --from: the loss before training, such as the logarithm of the vocabulary",
@@ -255,6 +266,8 @@ class TransferCommand(LoggedCommand):
                 self.lr,
                 rules=self.rules,
                 seeds=self.seeds,
+                budget=self.budget,
+                drift=self.drift,
                 axes=axes or None,
                 halving=self.halving,
                 sweep=sweep,

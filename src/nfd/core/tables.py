@@ -10,6 +10,7 @@ import time
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from textwrap import fill
 from typing import Any
@@ -174,6 +175,29 @@ class _LinesOfLog:
         # The log may be full, or closed.
         with suppress(OSError):
             print(f"nfd: {visible(text)}, {_time_left(left)}", file=sys.stderr, flush=True)
+
+
+@dataclass
+class Remarks:
+    """What is known while something runs, on stderr: at once on a terminal, else once a minute."""
+
+    enabled: bool
+    last: str = ""
+    printed: float = field(default_factory=lambda: time.monotonic())
+
+    def say(self, text: str) -> None:
+        """Print a text that is new; in a log only if the last one is a minute old."""
+        # pythonw has no stderr.
+        if not self.enabled or sys.stderr is None or text == self.last:
+            return
+        now = time.monotonic()
+        if not sys.stderr.isatty() and now - self.printed < _LINE_EVERY:
+            return
+        self.last = text
+        self.printed = now
+        # The log may be full, or closed.
+        with suppress(OSError):
+            print(said(f"nfd: {visible(text)}"), file=sys.stderr, flush=True)
 
 
 def _time_left(seconds: float) -> str:

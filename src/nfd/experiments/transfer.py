@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import pairwise, product
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -24,11 +24,22 @@ from nfd.core.checks import (
 from nfd.core.errors import InputError, InputTypeError
 from nfd.core.modes import undisturbed
 from nfd.core.names import MOST, WIDEST, RuleName
+from nfd.core.notices import tell
+from nfd.core.tables import Remarks
+from nfd.core.words import listed, plural
+from nfd.experiments.setting_searches import SettingSearches
+from nfd.experiments.transfer_search import (
+    FIRST_TRAININGS,
+    Outcomes,
+    Together,
+    looks_of,
+    searched,
+)
 from nfd.families.family import Family, as_family
-from nfd.laws.best_rate import LEARNT, Scores, Size, rounded
+from nfd.laws.best_rate import LEARNT, Scores, Size, in_words, rounded
 from nfd.laws.rate_against import RateAgainst
 from nfd.laws.regret import Regret
-from nfd.laws.rule_transfer import TOLERANCE, RuleTransfer
+from nfd.laws.rule_transfer import TOLERANCE, RuleTransfer, SearchSpent, rule_in_words
 from nfd.laws.transfer import Transfer
 from nfd.laws.transfer_answer import growth_note
 from nfd.runs.losses import classes_last
@@ -44,6 +55,8 @@ from nfd.scaling.rules import MAX_RATE, RULES
 from nfd.scaling.samples import evaluating
 from nfd.store import Record
 
+K = TypeVar("K")
+
 # ---- ``nfd.transfer``: whether a small and a large network have the same best learning rate
 
 
@@ -51,6 +64,7 @@ from nfd.store import Record
 _OCTAVES = 3
 # The least factor between two rates of a grid.
 _CLOSEST = 1.05
+_GRID_SEEDS = 3
 # Initial weights are far from fan-in scaling at this factor above or below it. PyTorch initialises
 # its layers at 0.58, and layers for relu have 1.4.
 _FAR = 3.0
@@ -66,50 +80,51 @@ def transfer(
     *,
     rules: Sequence[str] | None = None,
     optimizer: str | OptimizerLaw | None = None,
-    seeds: int = 3,
+    seeds: int | None = None,
+    budget: int | None = None,
+    drift: bool = False,
     axes: Mapping[str, Sequence[float]] | None = None,
     halving: bool = False,
     blocks: str | Sequence[str] | None = None,
     roles: Mapping[str, str] | None = None,
     sweep: Sweep | None = None,
 ) -> Transfer:
-    """Find the best learning rate of every size, and the cost of tuning on a small network.
+    """Say whether a small network's best learning rate serves a large one.
 
-    Every network is trained at every rate from every seed. Where the best rate is at an end of the
-    grid, rates are added. Then the largest network is trained from ``2 seeds`` new seeds, at the
-    smallest network's best rate and at its own. The difference is the regret.
-    ``Transfer.answer`` says what to train with, or what to run to find it.
+    Without ``lr``, trainings go where they decide: first the smallest network's best rate, then,
+    seed after seed, what that rate loses at the largest size: the regret. The search ends with a
+    verdict, or says what may make one.
 
     Example::
 
-        answer = nfd.transfer(
-            make_model, batches, [16, 32], [2], lr=(1e-3, 3e-3, 9e-3), rules=("complete-p",)
-        )
+        answer = nfd.transfer(make_model, batches, [16, 32], [2], rules=("complete-p",))
         print(answer)
-        print(answer.best("complete-p", 16, 2), answer.regret("complete-p"))
 
-    With ``axes`` the best rate is also found at every value of other settings, one setting at a
-    time: ``axes={"batch_size": (16, 32, 64), "weight_decay": (0.0, 0.01, 0.1)}``. One size is then
-    enough.
+    With ``lr``, every size is trained at every rate from every seed, with more rates where the best
+    is at an end; then the largest at both best rates from ``2 seeds`` new seeds.
 
-    The regret is a share of the progress: how far training lowers the loss below log C, the loss of
-    a uniform guess among C classes. Under a loss other than cross-entropy, which must not be
-    negative, progress counts from the loss of untrained networks. A network that diverges makes
-    none.
+    With ``axes`` the best rate is found at every value of other settings, one at a time:
+    ``axes={"batch_size": (16, 32)}``. A search compares the values at the largest size, too. One
+    size, or steps, take a grid.
+
+    The regret is a share of the progress: how far training lowers the loss below log C, that of a
+    uniform guess among C classes, or, under a loss other than cross-entropy, which must not be
+    negative, below that of untrained networks. A network that diverges makes none.
 
     Args:
         family: ``make_model(width, depth)``, whose base is the smallest network, or an
             ``nfd.Family``.
         task: batches, one update for each, or an ``nfd.Task``.
-        widths, depths: every pair is trained. Two sizes or more, unless there are ``axes``.
-        lr: three rates of the base or more. By default an eighth to eight times the rate of
-            ``nfd.check``.
-        rules: to compare; by default the family's rule and ``"standard"``, your model as it is.
+        widths, depths: of the networks. Two sizes or more, unless there are ``axes``.
+        lr: a grid of three rates of the base or more.
+        rules: to compare; by default the family's and ``"standard"``, your model as it is.
         optimizer, blocks, roles: in place of the family's; as in ``nfd.plan``.
-        seeds: of every network, at least 2; a verdict needs 3.
+        seeds: of the largest network at most, 12; of a grid every network's, 3.
+        budget: trainings of a search at most, stored ones too.
+        drift: whether a search trains the sizes between.
         axes: setting to ascending values: ``"weight_decay"``, ``"batch_size"``, ``"steps"``,
             ``"init_scale"``, ``"adamw_lr"``, or another keyword of ``make_model``.
-        halving: choose rates by short trainings first.
+        halving: goes in 0.5.
         sweep: where networks are trained and kept.
 
     Returns:
@@ -139,17 +154,39 @@ def transfer(
         raise InputError(
             f"widths and depths must make two sizes, or one with axes=; got {widths} and {depths}."
         )
-    count = check_count("seeds", seeds, minimum=2, maximum=MOST)
-    rates = _grid(lr, family.law)
+    count = None if seeds is None else check_count("seeds", seeds, minimum=2, maximum=MOST)
     halve = check_flag("halving", halving)
+    if halve:
+        tell("halving goes in 0.5: without lr, trainings go where they decide.", FutureWarning)
+    is_search = lr is None and not halve
+    if varying:
+        # Other steps are other trainings, of which none is the best; one size has nothing to serve.
+        is_search = is_search and len(sizes) > 1 and "steps" not in varying
+    most = _budget(budget, is_search, len(families))
+    with_middle = check_flag("drift", drift)
     by_rule = {under_rule.rule: under_rule for under_rule in families}
     with as_sweep(sweep) as opened:
-        question = _Question(by_rule, task, sizes, count, varying, rates, halve, opened)
-        answers = question.answers()
+        rates = _grid(lr, family.law)
+        grid_seeds = count or _GRID_SEEDS
+        question = _Question(by_rule, task, sizes, grid_seeds, varying, rates, halve, opened)
+        spent = None
+        ahead = 0
+        if is_search:
+            together = Together(question, most, Remarks(opened.progress))
+            looks = looks_of(count)
+            answers = searched(together, by_rule, sizes, looks, with_middle)
+            if varying:
+                along = SettingSearches(together, by_rule, sizes[0], sizes[-1], varying, looks)
+                answers = along.added_to(answers)
+            ahead = len(together.ahead - together.keys)
+            spent = SearchSpent(len(together.keys), most, looks[-1], tuple(sizes))
+        else:
+            answers = question.answers()
         score = _SCORES[task.score]
     diverged = "log C" if question.classes else "an untrained one"
+    of_seeds = f"{grid_seeds} seeds" if spent is None else f"up to {spent.seeds} seeds"
     about = (
-        f"{family.name}, {family.optimizer}, {task.about}, {count} seeds; best by {score}; a "
+        f"{family.name}, {family.optimizer}, {task.about}, {of_seeds}; best by {score}; a "
         f"network that diverged counts as {diverged}. A regret under {TOLERANCE:.0%} of the "
         "progress counts as none."
     )
@@ -157,7 +194,12 @@ def transfer(
     if "init_scale" not in varying:
         notes += _scale_note(family)
     notes += growth_note(answers)
-    return Transfer(tuple(answers), about, score, tuple(notes), question.seconds)
+    if is_search and not with_middle:
+        notes += _middle_note(sizes)
+    notes += _ahead_note(ahead)
+    if is_search:
+        notes += _settings_note(answers, varying)
+    return Transfer(tuple(answers), about, score, tuple(notes), question.seconds, spent=spent)
 
 
 def _rules(rules: Sequence[str] | None, family: Family) -> list[str]:
@@ -185,6 +227,53 @@ def _grid(lr: Sequence[float] | None, law: OptimizerLaw) -> list[float]:
     if len(rates) < 3 or any(high < _CLOSEST * low for low, high in pairwise(rates)):
         raise InputError(f"lr must be three or more rates, at least 5 % apart; got {list(lr)}.")
     return rates
+
+
+def _budget(budget: int | None, is_search: bool, rules: int) -> float:
+    """Return how many trainings a search may take."""
+    if budget is None:
+        return math.inf
+    if not is_search:
+        raise InputError(
+            "budget bounds a search: it needs lr=None, two sizes, no axis of steps and no halving. "
+            "Leave budget out, or them."
+        )
+    return check_count("budget", budget, minimum=FIRST_TRAININGS * rules)
+
+
+def _middle_note(sizes: Sequence[Size]) -> list[str]:
+    """Note that sizes between the smallest and the largest were not trained."""
+    middle = [in_words(size) for size in sizes[1:-1]]
+    if not middle:
+        return []
+    return [
+        f"Not trained, as they decide nothing: {', '.join(middle)}. drift=True finds their best "
+        "rates, too."
+    ]
+
+
+def _settings_note(answers: Sequence[RuleTransfer], axes: Mapping[str, Any]) -> list[str]:
+    """Note the settings that were not searched, under which rules."""
+    notes = list[str]()
+    for answer in answers:
+        left_out = [setting for setting in axes if setting not in answer.against]
+        if left_out:
+            name, _ = rule_in_words(answer.rule)
+            why = "the budget is spent"
+            if answer.verdict != "TRANSFERS":
+                why = "its learning rate is not known to transfer"
+            notes.append(f"{listed(left_out)} with {name} was not searched, as {why}.")
+    return notes
+
+
+def _ahead_note(ahead: int) -> list[str]:
+    """Note trainings of idle workers that no search asked for."""
+    if not ahead:
+        return []
+    return [
+        f"Idle workers trained {plural(ahead, 'network')} more, of seeds that another look would "
+        "have read: a longer search finds them in the store."
+    ]
 
 
 def _scale_note(family: Family) -> list[str]:
@@ -464,33 +553,63 @@ class _Question:
         if seeds is None:
             seeds = range(self.seeds)
         plans = {place: self.trials(place, grid, seeds) for place, grid in rates.items()}
-        records = self.sweep.run_all(plans, label)
-        for of_place in records.values():
-            self.times.update({record.key: record.seconds for record in of_place})
+        records = self.trained(plans, label)
         return {place: self.scores(rates[place], records[place]) for place in rates}
+
+    @property
+    def workers(self) -> int:
+        """How many trainings are done at once."""
+        return self.sweep.executor.slots
+
+    def missing(self, trials: Iterable[Trial]) -> int:
+        """Count the trainings that are not stored yet."""
+        return self.sweep.missing(trials)
+
+    def trained(self, plans: Mapping[K, Sequence[Trial]], label: str) -> dict[K, list[Record]]:
+        """Train all that is missing, and note how long it takes."""
+        records = self.sweep.run_all(plans, label)
+        for of_plan in records.values():
+            self.times.update({record.key: record.seconds for record in of_plan})
+        return records
 
     def scores(self, rates: Sequence[float], records: Sequence[Record]) -> Scores:
         """Arrange the records of one place as seeds times rates."""
-        losses = np.array([record.metrics[self.task.score] for record in records])
-        if losses.min() < 0:
-            raise InputError(
-                "loss must not be negative, as its logarithm is taken; it fell to "
-                f"{losses.min():.4g}. Add a constant."
-            )
-        _check_seeds(records)
+        losses, guess, least = self.outcomes(records, records)
         upset = np.array([upset_in(record) for record in records])
-        # ``least`` is how far a loss must be below a guess for something to be learnt: so many nats
-        # of cross-entropy, or this share of any other loss.
-        if self.classes is None:
-            first_losses = [record.metrics["first_loss"] for record in records]
-            guess = math.fsum(first_losses) / len(records)
-            least = LEARNT * guess
-        else:
-            guess = math.log(self.classes)
-            least = LEARNT
         shape = (-1, len(rates))
         log2_eta = np.log2(rates)
-        return Scores(log2_eta, losses.reshape(shape), upset.reshape(shape), guess, least=least)
+        of_runs = np.array(losses).reshape(shape)
+        return Scores(log2_eta, of_runs, upset.reshape(shape), guess, least=least)
+
+    def outcomes(self, records: Sequence[Record], seeds: Sequence[Record]) -> Outcomes:
+        """Read the losses of one place, and what they are measured from.
+
+        ``seeds`` are trainings that have every seed equally often.
+        """
+        losses = [record.metrics[self.task.score] for record in records]
+        if min(losses) < 0:
+            raise InputError(
+                "loss must not be negative, as its logarithm is taken; it fell to "
+                f"{min(losses):.4g}. Add a constant."
+            )
+        _check_seeds(records)
+        # ``least`` is how far a loss must be below a guess for something to be learnt: so many nats
+        # of cross-entropy, or this share of any other loss.
+        if self.classes is not None:
+            return Outcomes(losses, math.log(self.classes), LEARNT)
+        guess = math.fsum(record.metrics["first_loss"] for record in seeds) / len(seeds)
+        return Outcomes(losses, guess, LEARNT * guess)
+
+    def trial(
+        self,
+        rule: RuleName,
+        size: Size,
+        seed: int,
+        lr: float,
+        variation: Variation | None = None,
+    ) -> Trial:
+        """The training of a network, of the task and model as they are without a variation."""
+        return Trial(self.varied[rule, variation], self.tasks[variation], *size, seed, lr)
 
     def trials(
         self, place: Place, rates: Sequence[float], seeds: range, stop: int | None = None

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -56,12 +56,14 @@ class Posterior:
         single: the part of ``variance`` that is noise of single runs; the rest is error of the
             bowl's form.
         shares: what each seed adds to the mean ``[S]``; they sum to zero.
+        freedom: degrees of freedom of the noise.
     """
 
     mean: float
     variance: float
     single: float
     shares: Array
+    freedom: int
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class Scores:
 
     Attributes:
         log2_eta: ``[E]``, ascending. losses: ``[S, E]``, one row per seed, infinite where one
-            diverged.
+            diverged, not-a-number where none was trained.
         upset: ``[S, E]``, whether training diverged, or its loss rose to twice the first on the
             way.
         guess: the loss that divergence counts as, and progress is measured from: log C, that of a
@@ -96,9 +98,30 @@ class Scores:
         """Logarithms of the scores."""
         return np.log(np.maximum(self.scores, LEAST_LOSS))
 
+    @cached_property
+    def counts(self) -> Array:
+        """How many seeds were trained at every rate ``[E]``."""
+        return np.asarray((~np.isnan(self.losses)).sum(0))
+
+    @cached_property
+    def has_gaps(self) -> bool:
+        """Whether some seeds were not trained at some rates."""
+        return bool(self.counts.min() < len(self.losses))
+
+    @cached_property
+    def fit(self) -> TwoWay:
+        """Levels of rates and seeds where there are gaps: seeds count at near rates only.
+
+        At far rates, where some seeds diverge, a seed is not better or worse by one amount.
+        """
+        means = np.nanmean(self.logs, 0)
+        return two_way(self.logs, self._near(np.exp(means)))
+
     @property
     def typical(self) -> Array:
         """Geometric mean over seeds ``[E]``, which single spikes change little."""
+        if self.has_gaps:
+            return np.asarray(np.exp(self.fit.levels))
         return np.asarray(np.exp(self.logs.mean(0)))
 
     @property
@@ -127,16 +150,41 @@ class Scores:
 
     @property
     def reached(self) -> Array:
-        """Scores ``[S]``, each at the rate that is best for the other seeds, so free of luck."""
+        """Scores ``[S]``, each at the rate that is best for the other seeds, so free of luck.
+
+        Seeds that were not trained there are left out.
+        """
+        if self.has_gaps:
+            return self._reached_with_gaps()
         logs = self.logs
         others = logs.sum(0) - logs if len(logs) > 1 else logs
         return np.asarray(self.scores[np.arange(len(logs)), others.argmin(1)])
 
+    def _reached_with_gaps(self) -> Array:
+        reached = list[float]()
+        for seed in range(len(self.losses)):
+            others = np.delete(self.losses, seed, 0)
+            trained = ~np.isnan(others).all(0)
+            of_others = replace(
+                self,
+                log2_eta=self.log2_eta[trained],
+                losses=others[:, trained],
+                upset=np.delete(self.upset, seed, 0)[:, trained],
+                seeds=(),
+            )
+            score = self.scores[seed, trained][of_others.typical.argmin()]
+            if not math.isnan(score):
+                reached.append(float(score))
+        return np.array(reached)
+
     @property
     def near(self) -> Bools:
         """Whether a rate keeps enough of the progress for its loss to count as it is ``[E]``."""
-        lowest = self.typical.min()
-        return np.asarray(self.typical - lowest <= NEAR_SHARE * (self.guess - lowest))
+        return self._near(self.typical)
+
+    def _near(self, typical: Array) -> Bools:
+        lowest = typical.min()
+        return np.asarray(typical - lowest <= NEAR_SHARE * (self.guess - lowest))
 
     @cached_property
     def posterior(self) -> Posterior:
@@ -146,27 +194,53 @@ class Scores:
         cap = max(NEAR_SHARE * (self.guess - lowest) / lowest, LEAST_LOSS)
         rise = np.minimum((relative - 1) / cap, 1.0)
         # of every run from the typical loss at its rate
-        deviations = (self.logs - self.logs.mean(0)) / cap
-        noise = self._noise(deviations)
+        if self.has_gaps:
+            deviations = self.fit.residuals / cap
+        else:
+            deviations = (self.logs - self.logs.mean(0)) / cap
+        noise, freedom = self._noise(deviations)
 
         mean, variance, slopes = posterior(self.log2_eta, rise, noise * relative)
         # Derivatives by logarithms of losses, whose noise is the same at every rate. Beyond the cap
         # they are zero.
         slopes = np.where(self.near, slopes * relative, 0.0)
         noise_variance = float(np.square(slopes * noise).sum())
-        return Posterior(mean, variance, min(noise_variance, variance), deviations @ slopes)
+        shares = deviations @ slopes
+        if self.has_gaps:
+            # A mean over fewer seeds gives each of them more weight.
+            weights = len(self.losses) / self.counts
+            shares = np.nan_to_num(deviations) @ (weights * slopes)
+        return Posterior(mean, variance, min(noise_variance, variance), shares, freedom)
 
-    def _noise(self, deviations: Array) -> float:
-        """Standard error of the typical loss at one rate, from the ``near`` runs ``[S, E]``."""
+    def _noise(self, deviations: Array) -> tuple[float | Array, int]:
+        """Standard error of the typical loss at a rate, from the ``near`` runs ``[S, E]``.
+
+        With its degrees of freedom. Where there are gaps it is an array ``[E]``.
+        """
+        if self.has_gaps:
+            return self._noise_with_gaps(deviations)
         seeds = len(deviations)
         if seeds < 2:
-            return UNSEEN_NOISE
+            return UNSEEN_NOISE, 0
         near = deviations[:, self.near]
         rates = near.shape[1]
         if rates > 1:  # a seed that is better at every rate moves no best rate
             near = near - near.mean(1, keepdims=True)
         freedom = (seeds - 1) * max(rates - 1, 1)
-        return max(LEAST_NOISE, math.sqrt(float(np.square(near).sum()) / freedom / seeds))
+        noise = math.sqrt(float(np.square(near).sum()) / freedom / seeds)
+        return max(LEAST_NOISE, noise), freedom
+
+    def _noise_with_gaps(self, deviations: Array) -> tuple[Array, int]:
+        near = deviations[:, self.near]
+        trained = ~np.isnan(near)
+        parameters = near.shape[1]
+        if near.shape[1] > 1:
+            parameters += int(trained.any(1).sum()) - 1
+        freedom = max(int(trained.sum()) - parameters, 0)
+        single = UNSEEN_NOISE
+        if freedom:
+            single = math.sqrt(float(np.nansum(np.square(near))) / freedom)
+        return np.maximum(LEAST_NOISE, single / np.sqrt(self.counts)), freedom
 
     def best(self) -> float:
         """log2 of the best rate."""
@@ -179,6 +253,45 @@ class Scores:
     def rate(self) -> Interval:
         """The best rate; not-a-number where it lies at an end of the grid, or nothing is learnt."""
         return self.optimum().scaled(math.log(2)).exp() if self.has_optimum else UNKNOWN
+
+
+@dataclass(frozen=True)
+class TwoWay:
+    """Levels of rates, and what is left of every training.
+
+    Attributes:
+        levels: ``[E]``, of the average seed at near rates. residuals: ``[S, E]``, not-a-number
+            where nothing was trained.
+    """
+
+    levels: Array
+    residuals: Array
+
+
+def two_way(logs: Array, near: Bools) -> TwoWay:
+    """Fit levels of rates ``[E]`` to logarithms ``[S, E]``, and of seeds where rates are near.
+
+    By least squares, so that a rate is not better for having been trained from better seeds.
+    """
+    levels = np.nanmean(logs, 0)
+    residuals = logs - levels
+    if int(near.sum()) < 2:
+        return TwoWay(levels, residuals)
+    near_logs = logs[:, near]
+    seeds = np.flatnonzero(~np.isnan(near_logs).all(1))
+    seed_places, rate_places = np.nonzero(~np.isnan(near_logs[seeds]))
+    design = np.zeros((len(seed_places), len(seeds) + near_logs.shape[1]))
+    rows = np.arange(len(design))
+    design[rows, seed_places] = 1.0
+    design[rows, len(seeds) + rate_places] = 1.0
+    observed = near_logs[seeds][seed_places, rate_places]
+    solution = np.linalg.lstsq(design, observed)[0]
+    of_seeds, of_rates = np.split(solution, [len(seeds)])
+    levels[near] = of_rates + of_seeds.mean()
+    fitted = np.full(near_logs.shape, np.nan)
+    fitted[seeds] = of_seeds[:, None] + of_rates
+    residuals[:, near] = near_logs - fitted
+    return TwoWay(levels, residuals)
 
 
 def chosen(
@@ -202,6 +315,9 @@ def chosen(
         return combined(float(value), [scatter, form])
 
     weighted = [(float(w), p) for w, p in zip(weights, posteriors, strict=True)]
+    if any(cell.has_gaps for cell in cells):
+        parts = [_cell_variance(*one, cell) for one, cell in zip(weighted, cells, strict=True)]
+        return combined(float(value), [*parts, form])
     seed_sets = {(len(cell.losses), cell.seeds) for cell in cells}
     groups = [weighted] if len(seed_sets) == 1 else [[one] for one in weighted]
     return combined(float(value), [*map(_seed_variance, groups), form])
@@ -219,6 +335,20 @@ def _seed_variance(group: Sequence[tuple[float, Posterior]]) -> tuple[float, flo
     prior = sum(w**2 * (p.single + SEED_SCATTER**2 / seeds) for w, p in group)
     freedom = seeds - 1 + SCATTER_SEEDS
     return (seen + SCATTER_SEEDS * prior) / freedom, freedom
+
+
+def _cell_variance(weight: float, posterior: Posterior, cell: Scores) -> tuple[float, float]:
+    """Variance that the seeds of one size cause, and its freedom, where some have gaps.
+
+    It is pooled over rates: at a rate that one seed was trained at, its share is zero whatever the
+    noise.
+    """
+    if not cell.has_gaps:
+        return _seed_variance([(weight, posterior)])
+    fewest_seeds = int(cell.counts[cell.near].min())
+    freedom = posterior.freedom + SCATTER_SEEDS
+    scatter = SCATTER_SEEDS / freedom * SEED_SCATTER**2 / fewest_seeds
+    return weight**2 * (posterior.single + scatter), freedom
 
 
 def fitted_exponent(cells: Sequence[Scores], logs: Sequence[Sequence[float]], k: int) -> Interval:

@@ -213,7 +213,7 @@ class LadderForecast(Shown):
             N = (middle / FLOPS / other) ** 0.5
             size = {"parameters": N, "tokens": other * N}
             lines.append(f"{_rounded(size)} ({number(other)} tokens per parameter)")
-        return self._train("two other ratios, as dear as your middle run", lines)
+        return self._train("two other ratios, at the compute of your middle run", lines)
 
     def _off_the_line(self) -> Answer:
         """The runs lie on one line, and the size far off it."""

@@ -191,10 +191,7 @@ def _picture(forecast: LadderForecast) -> Picture:
     count = len({size[0] for size in law.losses})
     some = ""
     if 0 < len(_curved(forecast)) < count:
-        some = (
-            f"{len(_curved(forecast))} of {count} sizes have a curve; points of the others have "
-            "the nearest colour. "
-        )
+        some = f"{len(_curved(forecast))} of {count} sizes have a curve. "
     outside = sum(abs(row["off"]) > allowed for row in points)
     caption = (
         f"{some}Below: how far each size lies from the law, at most {number(largest_miss)} %. Grey "

@@ -6,11 +6,22 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from nfd.core.estimates import UNKNOWN, Interval, mean
 from nfd.core.tables import Row, rows_as_text
+from nfd.core.words import number
 from nfd.laws.best_rate import Scores, Size, fitted_exponent, in_words
-from nfd.laws.rule_transfer import rule_in_words
+from nfd.laws.rule_transfer import TOLERANCE, TransferVerdict, rule_in_words
+
+if TYPE_CHECKING:
+    from nfd.laws.sequential import Decision
+
+_VERBS: dict[TransferVerdict, str] = {
+    "TRANSFERS": "transfers",
+    "COSTS": "costs too much",
+    "UNCERTAIN": "may transfer",
+}
 
 
 @dataclass(frozen=True)
@@ -22,11 +33,17 @@ class RateAgainst:
     Attributes:
         rule, setting: their names.
         cells: scores by size and value of the setting, both ascending.
+        largest: the size at which a search compared the values, each at its best rate of the
+            smallest size; None for a grid.
+        decision: how that search ended, with the index of a value in place of a rate; None for a
+            grid, or where there was nothing to compare.
     """
 
     rule: str
     setting: str
     cells: Mapping[tuple[Size, float], Scores]
+    largest: Size | None = None
+    decision: Decision | None = None
 
     @property
     def values(self) -> list[float]:
@@ -37,6 +54,23 @@ class RateAgainst:
     def sizes(self) -> list[Size]:
         """The sizes of networks, ascending."""
         return list(dict.fromkeys(size for size, _ in self.cells))
+
+    @property
+    def verdict(self) -> TransferVerdict:
+        """Whether the smallest network's best value serves the largest one."""
+        return "UNCERTAIN" if self.decision is None else self.decision.verdict
+
+    @property
+    def regret(self) -> Interval:
+        """The share of the progress that the largest network loses at the smallest's best value."""
+        if self.decision is None or self.decision.regret is None:
+            return UNKNOWN
+        return self.decision.regret.share
+
+    @property
+    def best_value(self) -> float:
+        """The value at which the loss of the smallest network is lowest."""
+        return self.lowest_at(self.sizes[0])
 
     @cached_property
     def exponent(self) -> Interval:
@@ -63,6 +97,11 @@ class RateAgainst:
             losses = mean(cell.scores[:, int(cell.typical.argmin())])
             rows.append(place | {"quantity": "best lr"} | cell.rate().limits)
             rows.append(place | {"quantity": "loss"} | losses.limits)
+        if self.decision is not None and self.largest is not None:
+            width, depth = self.largest
+            place = {"rule": self.rule, "width": width, "depth": depth}
+            at_best = place | {self.setting: self.best_value}
+            rows.append(at_best | {"quantity": "regret over progress"} | self.regret.limits)
         nowhere = {"rule": self.rule, "width": None, "depth": None, self.setting: None}
         return [*rows, nowhere | {"quantity": f"exponent of {self.setting}"} | self.exponent.limits]
 
@@ -76,8 +115,10 @@ class RateAgainst:
             f"multiplied by {factor.in_words()}."
         ]
         # Losses of other steps or batches are losses of other trainings.
-        if self.setting not in ("batch_size", "steps"):
+        if self.setting not in ("batch_size", "steps") or self.decision is not None:
             sentences += [self._lowest(size) for size in self.sizes]
+        if self.decision is not None:
+            sentences.append(self.transferred)
         unknown = list[str]()
         for (size, value), cell in self.cells.items():
             if not cell.has_optimum:
@@ -87,6 +128,23 @@ class RateAgainst:
                 f"The best rate is not known at {'; '.join(unknown)}: give other rates."
             )
         return " ".join(sentences)
+
+    @property
+    def transferred(self) -> str:
+        """What a search found of the smallest network's best value at the largest size."""
+        if self.decision is None or self.largest is None:
+            return ""
+        best = f"The smallest network's best {self.setting}, {self.best_value:g}, "
+        if math.isnan(self.regret.value):
+            return f"{best}could not be compared: {self.decision.reason}."
+        share = self.regret.scaled(100).in_words(" %", 100 * TOLERANCE)
+        reason = f"; not decided, as {self.decision.reason}" if self.decision.reason else ""
+        if self.decision.seeds_needed is not None:
+            reason += f"; about {number(self.decision.seeds_needed)} seeds may tell"
+        return (
+            f"{best}{_VERBS[self.verdict]}: at {in_words(self.largest)} it gives up {share} of the "
+            f"loss reduction{reason}."
+        )
 
     def lowest_at(self, size: Size) -> float:
         """The value of the setting at which the loss of a size is lowest."""

@@ -105,7 +105,7 @@ def of_training(best: BestRate) -> Answer:
             "One size cannot say how the rate follows size. By public sweeps the best guess is "
             f"{number(best.advised)}. {because}"
         )
-        following = _again(f"Sweep a second size, for example {number(size_to_add)} parameters")
+        following = _sweep(best.law, size_to_add)
     elif is_dear:
         several = listed([number(best.advised * factor) for factor in (0.5, 1.0, 2.0)])
         following = _again(f"Train a tenth as long at {several}")
@@ -121,6 +121,17 @@ def of_training(best: BestRate) -> Answer:
         about,
         details=[] if is_likely or not best.diverges else [chance.capitalize()],
     )
+
+
+def _sweep(law: RateLaw | None, parameters: float) -> Next:
+    """Three learning rates at another size, about the one that public sweeps would advise there."""
+    if law is None:
+        return _again(f"Sweep a second size, for example {number(parameters)} parameters")
+    sizes = law.usual | {"parameters": parameters}
+    middle = law.at(sizes["parameters"], sizes["tokens"], sizes["batch"]).advised
+    rates = listed([number(middle * factor) for factor in (0.5, 1.0, 2.0)])
+    tokens = "" if "tokens" in law.unsaid else f" on {number(sizes['tokens'])} tokens"
+    return _again(f"Train {number(parameters)} parameters{tokens} at {rates}")
 
 
 def _second_size(best: BestRate) -> float | None:

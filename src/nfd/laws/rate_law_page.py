@@ -228,4 +228,7 @@ class _View:
         if self.axis != "batch":
             where += f", in batches of {number(self.sizes['batch'], 3)} tokens"
         moved = " Measured rates are moved there by the law." if self.measured else ""
-        return f"At {where}.{moved}"
+        below = ""
+        if self.advice is not None and self.advice.advised < 0.97 * self.advice.rate.value:
+            below = " The advice lies below the line, as losses rise faster above the best rate."
+        return f"At {where}.{moved}{below}"

@@ -69,10 +69,10 @@ class Regret:
         grid_lost = self._lost(self.grid)
         new_lost = self._lost(self.new)
         middles, widths = self._edges(grid_lost)
-        likely = _log_likelihood(self.grid.log2_eta, grid_lost, middles, widths)
-        likely = likely + _log_likelihood(rates[order], new_lost[:, order], middles, widths)
+        likely = edge_log_likelihood(self.grid.log2_eta, grid_lost, middles, widths)
+        likely = likely + edge_log_likelihood(rates[order], new_lost[:, order], middles, widths)
 
-        chance = _chance(rates, middles, widths)
+        chance = edge_chance(rates, middles, widths)
         difference = chance[:, 0] - chance[:, 1]
         starts = len(grid_lost) + len(new_lost)
         within = difference[likely > likely.max() - standard_errors(starts - 2) ** 2 / 2]
@@ -136,7 +136,7 @@ def _part(weight: float, values: Array) -> tuple[float, float]:
     return float((weight * values).var(ddof=1)) / len(values), len(values) - 1
 
 
-def _chance(log2_eta: Array, middles: Array, widths: Array) -> Array:
+def edge_chance(log2_eta: Array, middles: Array, widths: Array) -> Array:
     """The chance ``[M, E]`` to diverge at rates ``[E]``.
 
     ``[M]`` are middles and widths of the edge of stability.
@@ -145,13 +145,13 @@ def _chance(log2_eta: Array, middles: Array, widths: Array) -> Array:
     return chance
 
 
-def _log_likelihood(log2_eta: Array, lost: Bools, middles: Array, widths: Array) -> Array:
+def edge_log_likelihood(log2_eta: Array, lost: Bools, middles: Array, widths: Array) -> Array:
     """The log-likelihood ``[M]`` of starts that diverge or not, ``[S, E]``, at rates ``[E]``.
 
     Rates ascend. The edge of each start lies below the first rate at which it diverges, and above
     the rate before.
     """
-    chance = _chance(log2_eta, middles, widths)
+    chance = edge_chance(log2_eta, middles, widths)
     within = np.diff(chance, prepend=0.0, append=1.0)
     first = np.where(lost.any(1), lost.argmax(1), lost.shape[1])
     counts = np.bincount(first, minlength=within.shape[1])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
@@ -20,6 +20,7 @@ from nfd.laws.bowl import Array
 if TYPE_CHECKING:
     from nfd.laws.rate_against import RateAgainst
     from nfd.laws.regret import Regret
+    from nfd.laws.sequential import Decision
 
 TransferVerdict = Literal["TRANSFERS", "COSTS", "UNCERTAIN"]
 
@@ -30,6 +31,21 @@ FEWEST_SEEDS = 3
 
 
 @dataclass(frozen=True)
+class SearchSpent:
+    """What the searches of all rules took together, and what they might take.
+
+    Attributes:
+        trainings: how many. budget: how many at most. seeds: of the largest network at most.
+        sizes: those asked about, of which some may not have been trained.
+    """
+
+    trainings: int
+    budget: float
+    seeds: int
+    sizes: tuple[Size, ...]
+
+
+@dataclass(frozen=True)
 class RuleTransfer:
     """The scores of one rule by (width, depth), and the regret of the smallest at the largest.
 
@@ -37,18 +53,35 @@ class RuleTransfer:
         regret: None where no new networks were trained at both rates, as in most logs, or there is
             one size.
         against: the best rate against further settings, by their names.
+        decision: how a search for the verdict ended; None for a grid or a log.
     """
 
     rule: str
     cells: dict[Size, Scores]
     regret: Regret | None = None
     against: Mapping[str, RateAgainst] = field(default_factory=dict)
+    decision: Decision | None = None
+
+    def learns(self, size: Size) -> bool:
+        """Whether a size was trained, and learnt something."""
+        return size in self.cells and self.cells[size].learns
+
+    def rate(self, size: Size) -> Interval:
+        """The best rate of a size.
+
+        Of the smallest network it is the one that a search decided on: trainings that came later,
+        to find where training becomes unstable, may move the estimate a little.
+        """
+        rate = self.cells[size].rate()
+        if self.decision is None or size != next(iter(self.cells)) or math.isnan(rate.value):
+            return rate
+        return replace(rate, value=math.pow(2, self.decision.at))
 
     def reached(self, size: Size) -> Array:
         """Scores ``[S]`` at the best rate of a size.
 
-        They are of new starts at the largest size, where there are some; else of the grid, each
-        seed at the rate that the other seeds choose.
+        At the largest size they are of starts that compared the two best rates, where there are
+        some; else of the grid, each seed at the rate that the other seeds choose.
         """
         if self.regret and size == self.largest:
             return self.regret.at_best
@@ -84,7 +117,7 @@ class RuleTransfer:
 
         The regret is in nats, and over the progress.
         """
-        rows = [self._row("best lr", cell.rate(), size) for size, cell in self.cells.items()]
+        rows = [self._row("best lr", self.rate(size), size) for size in self.cells]
         rows += [self._row("best loss", self.loss(size), size) for size in self.cells]
         for axis, doublings in self.drifts.items():
             rows.append(self._row(f"drift per doubling of {axis}", doublings))
@@ -104,7 +137,11 @@ class RuleTransfer:
         sentences = list[str]()
         if self.regret is not None:
             sentences.append(f"{self.verdict}: {self._cost(self.regret)}.")
+        if self.decision is not None and self.decision.reason:
+            sentences.append(f"Not decided, as {self.decision.reason}.")
         for axis, doublings in self.drifts.items():
+            if self.decision is not None and math.isnan(doublings.value):
+                continue
             factor = doublings.scaled(math.log(2)).exp()
             sentences.append(
                 f"When {axis} doubles, the best rate is multiplied by {factor.in_words()}."
@@ -131,8 +168,10 @@ class RuleTransfer:
     def doubt(self) -> str:
         """Why best rates cannot be compared, or what a verdict needs whatever the regret is.
 
-        Empty where neither is so.
+        Empty where neither is so, and after a search, which judges both itself.
         """
+        if self.decision is not None:
+            return ""
         unknown = list[str]()
         for size, cell in self.cells.items():
             if not cell.has_optimum:
@@ -159,6 +198,8 @@ class RuleTransfer:
         TRANSFERS where its 95 % interval is below ``TOLERANCE``, COSTS where it is above, else
         UNCERTAIN. A negative regret is a gain: the rate tuned at the small size costs nothing.
         """
+        if self.decision is not None:
+            return self.decision.verdict
         if self.doubt or self.regret is None:
             return "UNCERTAIN"
         share = self.regret.share
@@ -174,6 +215,14 @@ def rule_in_words(rule: str) -> tuple[str, int]:
     if rule == "logged":
         return "your runs", 2
     return f"the plan {rule}", 1
+
+
+def sizes_of(rules: Sequence[RuleTransfer]) -> list[Size]:
+    """All sizes that were trained, ascending: a search may end before it reaches the largest."""
+    sizes = dict[Size, None]()
+    for answer in rules:
+        sizes |= dict.fromkeys(answer.cells)
+    return list(sizes)
 
 
 def size_in_words(size: Size, sizes: Sequence[Size]) -> str:

@@ -25,11 +25,18 @@ from nfd.core.tables import Row
 from nfd.core.words import plural
 from nfd.laws.best_rate import Scores, Size, in_words
 from nfd.laws.bowl import progress_from
+from nfd.laws.gains import Gain, gains
 from nfd.laws.log_columns import Field
 from nfd.laws.logged_runs import LoggedRun
 from nfd.laws.logs import RATE_FIELDS, Log, needs_rate_law, read_log
 from nfd.laws.regret import Regret
-from nfd.laws.rule_transfer import RuleTransfer, TransferVerdict, size_in_words
+from nfd.laws.rule_transfer import (
+    RuleTransfer,
+    SearchSpent,
+    TransferVerdict,
+    size_in_words,
+    sizes_of,
+)
 from nfd.laws.transfer_answer import Decided, Question, cost_rows, growth_note
 from nfd.report.shown import Shown
 
@@ -55,6 +62,7 @@ class Transfer(Shown):
         score: the loss that best rates minimise.
         notes: which runs were left out, and what a small regret does not show.
         seconds: of one training on average; not-a-number for a log.
+        spent: what a search took; None for a grid or a log.
         is_log: whether the runs are from a log.
         has_guess: whether the loss of a diverged run was given.
     """
@@ -66,6 +74,7 @@ class Transfer(Shown):
     seconds: float = math.nan
     is_log: bool = False
     has_guess: bool = True
+    spent: SearchSpent | None = None
 
     @property
     def law(self) -> None:
@@ -93,25 +102,27 @@ class Transfer(Shown):
         """
         answer = self._trained(rule, width, depth)
         if not setting:
-            return answer.cells[width, depth].rate()
+            return answer.rate((width, depth))
         name, value = next(iter(setting.items()))
         against = answer.against
-        if len(setting) > 1 or name not in against or value not in against[name].values:
+        place = ((width, depth), value)
+        if len(setting) > 1 or name not in against or place not in against[name].cells:
             runs = list[str]()
             for trained, along in against.items():
                 values = ", ".join(f"{value:g}" for value in along.values)
-                runs.append(f"{trained} {values}")
+                sizes = "; ".join(map(in_words, along.sizes))
+                runs.append(f"{trained} {values} at {sizes}")
             raise InputError(
                 f"there are runs of {'; '.join(runs) or 'no further setting: use axes='}; got "
                 f"{setting}."
             )
-        return against[name].cells[(width, depth), value].rate()
+        return against[name].cells[place].rate()
 
     def loss(self, rule: str, width: int, depth: int) -> Interval:
         """The loss at the best rate of a size.
 
-        For the largest size it is the loss of starts which chose no rate; for other sizes it is
-        from the grid, each seed at the rate that the other seeds choose.
+        For the largest size it is the loss of starts that compared both best rates; for other
+        sizes it is from the grid, each seed at the rate that the other seeds choose.
 
         Raises:
             ValueError: for a rule or a size of which there are no runs.
@@ -142,12 +153,16 @@ class Transfer(Shown):
         regret = self.of(rule).regret
         return UNKNOWN if regret is None else regret.loss
 
-    def verdict(self, rule: str) -> TransferVerdict:
+    def verdict(self, rule: str, setting: str = "") -> TransferVerdict:
         """Whether the smallest network's best rate serves the largest one.
 
-        One of TRANSFERS, COSTS and UNCERTAIN.
+        One of TRANSFERS, COSTS and UNCERTAIN. With a ``setting`` that was searched, such as
+        ``"weight_decay"``, whether the smallest network's best value of it does.
         """
-        return self.of(rule).verdict
+        answer = self.of(rule)
+        if not setting:
+            return answer.verdict
+        return answer.against[check_choice("setting", setting, answer.against)].verdict
 
     @property
     def table(self) -> list[Row]:
@@ -162,20 +177,26 @@ class Transfer(Shown):
     @property
     def levels(self) -> list[dict[str, str]]:
         """The best rates and losses of all rules at all sizes, in words."""
-        sizes = dict[Size, None]()
-        for answer in self.rules:
-            sizes |= dict.fromkeys(answer.cells)
+        sizes = sizes_of(self.rules)
         rows = list[dict[str, str]]()
         for size in sizes:
             for answer in self.rules:
                 if size not in answer.cells:
                     continue
-                row = {"network": size_in_words(size, [*sizes])}
+                row = {"network": size_in_words(size, sizes)}
                 if len(self.rules) > 1:
                     row["rule"] = answer.rule
-                row["best learning rate (95 %)"] = _in_brackets(answer.cells[size].rate())
+                row["best learning rate (95 %)"] = _in_brackets(answer.rate(size))
                 row["loss (95 %)"] = _in_brackets(answer.loss(size))
                 rows.append(row)
+        return rows
+
+    @property
+    def gains(self) -> list[Gain]:
+        """What more seeds and another size would buy under every rule, to be expected."""
+        rows = list[Gain]()
+        for answer in self.rules:
+            rows += gains(answer)
         return rows
 
     @property
@@ -185,24 +206,27 @@ class Transfer(Shown):
         details = [str(answer) for answer in self.rules if len(answer.cells) > 1]
         details += [against.sentence for against in self._against()]
         details += [*self.notes, self.about]
+        details += [gain.sentence for gain in self.gains]
         table = cost_rows(self.rules) or self.levels
         return replace(decided, about=self._runs, table=table, details=details)
 
     @cached_property
     def decided(self) -> Decided:
         """The decision, and what to run next."""
-        return Question(self.rules, self.is_log, self.has_guess, self.seconds).decided()
+        return Question(self.rules, self.is_log, self.has_guess, self.seconds, self.spent).decided()
 
     @property
     def _runs(self) -> str:
         """Sizes, rates and seeds, for the line above the answer."""
         parts = list[str]()
-        sizes = list(self.rules[0].cells)
+        sizes = sizes_of(self.rules)
         for place, axis in enumerate(AXES):
             values = sorted({size[place] for size in sizes})
             if values != [1]:
                 noun = axis if len(values) == 1 else f"{axis}s"
                 parts.append(f"{noun} {', '.join(map(str, values))}")
+        if self.spent is not None:
+            return " · ".join([*parts, plural(self.spent.trainings, "training")])
         cell = self.rules[0].cells[sizes[0]]
         rates, seeds = cell.losses.shape[::-1]
         parts += [plural(rates, "learning rate"), plural(seeds, "seed")]

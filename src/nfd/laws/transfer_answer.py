@@ -23,10 +23,13 @@ from nfd.laws.rule_transfer import (
     FEWEST_SEEDS,
     TOLERANCE,
     RuleTransfer,
+    SearchSpent,
     TransferVerdict,
     rule_in_words,
     size_in_words,
+    sizes_of,
 )
+from nfd.laws.sequential import BUDGET_SPENT, Decision
 
 STATES: dict[TransferVerdict, tuple[Tone, str]] = {
     "TRANSFERS": ("good", "Transfers"),
@@ -96,17 +99,19 @@ class Question:
         is_log: whether the runs are from a log, so that nothing can be trained again.
         has_guess: whether progress counts from a loss that is known.
         seconds: of one training on average; not-a-number where nobody says.
+        spent: what a search took; None for a grid or a log.
     """
 
     rules: Sequence[RuleTransfer]
     is_log: bool
     has_guess: bool
     seconds: float
+    spent: SearchSpent | None = None
 
     @property
     def sizes(self) -> list[Size]:
         """The sizes of networks, ascending."""
-        return list(self.rules[0].cells)
+        return sizes_of(self.rules)
 
     @property
     def seeds(self) -> int:
@@ -119,29 +124,37 @@ class Question:
 
     def decided(self) -> Decided:
         """Decide, by the first of these that holds."""
-        if len(self.sizes) < 2:
+        small, *_, large = [*self.sizes, self.sizes[-1]]
+        if self.spent is None and len(self.sizes) < 2:
             return self._one_size()
-        small, *_, large = self.sizes
-        if not any(answer.cells[large].learns for answer in self.rules):
+        if self.spent is not None and not any(one.learns(small) for one in self.rules):
+            return self._nothing_learnt(small)
+        if len(self.sizes) > 1 and not any(answer.learns(large) for answer in self.rules):
             return self._nothing_learnt(large)
         rule = rule_to_decide(self.rules)
         if rule.verdict == "TRANSFERS":
             return self._transfers(rule, small, large)
         if rule.verdict == "COSTS":
             return self._costs(rule, small, large)
+        if rule.decision is not None and self.spent is not None:
+            return self._searched(rule, rule.decision, self.spent)
         return self._open(rule, small, large)
 
     # ---- decided
 
     def _transfers(self, best: RuleTransfer, small: Size, large: Size) -> Decided:
-        rate = best.cells[small].rate()
+        rate = best.rate(small)
         advice = self._plan(best, small, large)
+        evidence = [
+            f"{self._at_small_rate(best, small, large)} {self._paid(best)}; the limit is "
+            f"{LIMIT:g} %. Larger networks were not tried."
+        ]
+        evidence += [one.transferred for one in best.against.values() if one.decision is not None]
         answer = Answer(
             "good",
             "Transfers",
-            f"Train every size at learning rate {number(rate.value)}{_with(best.rule)}",
-            f"{self._at_small_rate(best, small, large)} {self._paid(best)}; the limit is "
-            f"{LIMIT:g} %. Larger ones were not tried.",
+            f"Train at learning rate {number(rate.value)}{_with(best.rule)}",
+            " ".join(evidence),
             self._but(best, small, large),
             advice.next,
         )
@@ -149,7 +162,7 @@ class Question:
 
     def _plan(self, best: RuleTransfer, small: Size, large: Size) -> Advice:
         """Plan twice the largest size by the smallest network's best rate."""
-        rate = number(best.cells[small].rate().value)
+        rate = number(best.rate(small).value)
         asks_for_rule = best.rule not in (RULE, "logged")
         rule = f', rule="{best.rule}"' if asks_for_rule else ""
         options: dict[str, tuple[object, ...]] = {}
@@ -168,7 +181,7 @@ class Question:
         )
 
     def _costs(self, best: RuleTransfer, small: Size, large: Size) -> Decided:
-        rate = best.cells[large].rate()
+        rate = best.rate(large)
         rules = [one.rule for one in self.rules]
         lowest = "" if len(rules) == 1 else f" The loss is lowest{_with(best.rule)}."
         answer = Answer(
@@ -204,7 +217,7 @@ class Question:
 
     def _but(self, best: RuleTransfer, small: Size, large: Size) -> str:
         """Say where another rule is better at full size, or growing makes the network worse."""
-        rivals = [one for one in self.rules if one is not best and one.cells[large].learns]
+        rivals = [one for one in self.rules if one is not best and one.learns(large)]
         if rivals:
             rival = min(rivals, key=lambda one: float(one.cells[large].reached.mean()))
             lower = _lower(best, rival, large)
@@ -227,7 +240,8 @@ class Question:
     # ---- not decided
 
     def _nothing_learnt(self, large: Size) -> Decided:
-        rates = [float(rate) for rate in self.rules[0].cells[large].log2_eta]
+        trained = [one for one in self.rules if large in one.cells]
+        rates = [float(rate) for rate in trained[0].cells[large].log2_eta]
         span = f"{number(2 ** rates[0])} to {number(2 ** rates[-1])}"
         return Decided(
             Answer(
@@ -263,18 +277,82 @@ class Question:
             )
             return self._with_seeds(answer, rule, wanted)
         if is_near:
-            return self._far(rule, small, large, wanted)
+            answer = self._far(rule, small, large, wanted)
+            if wanted > _MOST_SEEDS:
+                return Decided(answer, None)
+            return self._with_seeds(answer, rule, wanted)
+        return self._with_seeds(self._undecided(rule, small, large, wanted), rule, wanted)
+
+    def _undecided(self, rule: RuleTransfer, small: Size, large: Size, seeds: int) -> Answer:
+        """Say that the interval reaches across the limit, and how many seeds may tell."""
+        share = UNKNOWN if rule.regret is None else rule.regret.share
         if share.value > TOLERANCE:
             likely = _probably(rule.rule, "cost too much", "costs too much")
         else:
             likely = _probably(rule.rule, "transfer", "transfers")
-        answer = Answer(
+        return Answer(
             "open",
             NOT_DECIDED,
-            f"{likely}; about {wanted} seeds may tell",
+            f"{likely}; about {seeds} seeds may tell",
             self._across(rule, small, large),
         )
-        return self._with_seeds(answer, rule, wanted)
+
+    def _searched(self, rule: RuleTransfer, decision: Decision, spent: SearchSpent) -> Decided:
+        """Say why a search did not decide, and what lets it go on."""
+        small, *_, large = [*self.sizes, self.sizes[-1]]
+        if decision.regret is None or math.isnan(decision.regret.share.value):
+            answer = Answer(
+                "open",
+                NOT_DECIDED,
+                f"{plural(spent.trainings, 'training')} did not decide: {decision.reason}",
+                "The search ended before it could compare two rates of the largest network"
+                f"{_with(rule.rule)}.",
+            )
+            if decision.reason != BUDGET_SPENT:
+                return Decided(answer, None)
+            return self._with_budget(answer, spent, 0)
+        if self.has_guess and _hardly_learns(decision.regret):
+            return self._hardly(decision.regret, large)
+        seeds = len(decision.regret.new.losses)
+        wanted = decision.seeds_needed or 2**31
+        if wanted > _MOST_TIMES * seeds:
+            answer = self._far(rule, small, large, wanted)
+        else:
+            answer = self._undecided(rule, small, large, wanted)
+        if decision.reason == BUDGET_SPENT:
+            return self._with_budget(answer, spent, wanted)
+        if wanted > _MOST_SEEDS:
+            return Decided(answer, None)
+        undecided = [one for one in self.rules if one.verdict == "UNCERTAIN"]
+        more = len(undecided) * decision.compared * (wanted - seeds)
+        advice = self._continued({"seeds": wanted}, f"about {number(more)} more runs", more)
+        return Decided(_with_next(answer, advice), advice)
+
+    def _with_budget(self, answer: Answer, spent: SearchSpent, seeds: int) -> Decided:
+        """Advise twice the budget, and more seeds where the search would end before."""
+        budget = 2 * round(spent.budget)
+        more = budget - spent.trainings
+        arguments = {"budget": budget}
+        if spent.seeds < seeds <= _MOST_SEEDS:
+            arguments["seeds"] = seeds
+        advice = self._continued(arguments, f"up to {number(more)} more runs", more)
+        return Decided(_with_next(answer, advice), advice)
+
+    def _continued(self, arguments: dict[str, int], runs: str, more: int) -> Advice:
+        """Advise to ask again with other arguments; the runs there are count."""
+        call = ", ".join(f"{name}={value}" for name, value in arguments.items())
+        return Advice(
+            f"Run next: {runs}{self._time(more)}",
+            self._call(call),
+            {f"--{name}": (value,) for name, value in arguments.items()},
+            continues=True,
+        )
+
+    def _time(self, runs: int) -> str:
+        """How long so many trainings take."""
+        if not math.isfinite(self.seconds):
+            return ""
+        return f", {duration(runs * self.seconds)} one after another"
 
     def _across(self, rule: RuleTransfer, small: Size, large: Size) -> str:
         return (
@@ -282,7 +360,7 @@ class Question:
             f"across the limit of {LIMIT:g} %."
         )
 
-    def _far(self, rule: RuleTransfer, small: Size, large: Size, seeds: int) -> Decided:
+    def _far(self, rule: RuleTransfer, small: Size, large: Size, seeds: int) -> Answer:
         """Name what there is besides many more seeds: to accept the cost, or to train longer."""
         share = UNKNOWN if rule.regret is None else rule.regret.share
         title = "The interval is too wide to decide: train longer"
@@ -291,9 +369,9 @@ class Question:
             title = f"Tuning small costs at most {most} %: accept that, or train longer"
         answer = Answer("open", NOT_DECIDED, title, self._across(rule, small, large))
         if seeds > _MOST_SEEDS:
-            return Decided(answer, None)
+            return answer
         because = f"{answer.because} Or train {seeds} seeds in all, which may tell."
-        return self._with_seeds(replace(answer, because=because), rule, seeds)
+        return replace(answer, because=because)
 
     def _hardly(self, regret: Regret, large: Size) -> Decided:
         """Say that networks learn too little for any share of it to be known."""
@@ -316,15 +394,7 @@ class Question:
             what = f"{self.size(rule.largest)} at {listed(rates)}, {plural(more, 'new seed')} each"
             return self._train_then_fit(answer, what)
         count = more_trainings(self.rules, self.seeds, seeds)
-        time = ""
-        if math.isfinite(self.seconds):
-            time = f", {duration(count * self.seconds)} one after another"
-        advice = Advice(
-            f"Run next: about {number(count)} more runs{time}",
-            self._call(f"seeds={seeds}"),
-            {"--seeds": (seeds,)},
-            continues=True,
-        )
+        advice = self._continued({"seeds": seeds}, f"about {number(count)} more runs", count)
         return Decided(_with_next(answer, advice), advice)
 
     def _ended(self, rule: RuleTransfer, sizes: Sequence[Size]) -> Decided:
@@ -460,7 +530,7 @@ class Question:
     # ---- parts of sentences
 
     def _at_small_rate(self, rule: RuleTransfer, small: Size, large: Size) -> str:
-        rate = rule.cells[small].rate()
+        rate = rule.rate(small)
         return (
             f"At the smallest network's best rate, {rate.in_words()}, the network of "
             f"{self.size(large)}"
@@ -473,10 +543,7 @@ class Question:
         share = rule.regret.share.scaled(100)
         if math.isnan(share.value):
             return "gives up an unknown part of its loss reduction"
-        nothing = (
-            "nothing measurable, " if rule.verdict == "TRANSFERS" and not share.resolved else ""
-        )
-        return f"gives up {nothing}{share.in_words(' %', LIMIT)} of its loss reduction"
+        return f"gives up {share.in_words(' %', LIMIT)} of its loss reduction"
 
     def _call(self, argument: str) -> str:
         """The user's call with another argument, of which only the sizes are known."""
@@ -498,7 +565,7 @@ def _hardly_learns(regret: Regret) -> bool:
 
 
 def _loss_at_small_rate(answer: RuleTransfer) -> float:
-    """The largest network's loss at the smallest one's best rate, from fresh seeds."""
+    """The largest network's loss at the smallest one's best rate."""
     return math.inf if answer.regret is None else float(answer.regret.new.scores[:, 0].mean())
 
 

@@ -7,12 +7,13 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
+import numpy as np
 
 from nfd.core.estimates import UNKNOWN, Interval, mean
 from nfd.core.tables import Row
 from nfd.core.words import number, plural
 from nfd.laws.best_rate import Scores, Size
-from nfd.laws.rule_transfer import RuleTransfer, size_in_words
+from nfd.laws.rule_transfer import RuleTransfer, size_in_words, sizes_of
 from nfd.laws.transfer_answer import LIMIT, STATES, rule_to_decide
 from nfd.report.look import (
     BAND,
@@ -49,6 +50,12 @@ _LIMIT_WORDS = (
     "rate. Interval left of 10 %: transfers. Right of it: costs. Across it: not decided."
 )
 
+_GAINS_WORDS = (
+    "To be expected, by the spread that was seen: how well the cost and the drift of the best rate "
+    "are then known (half of the interval), and the chance to decide. The cost is of the largest "
+    "network, so that another size says nothing of it."
+)
+
 
 def first_sections(transfer: Transfer) -> list[Section]:
     """Losses of the small and the large network over the learning rate, for every rule."""
@@ -67,7 +74,7 @@ def sections(transfer: Transfer) -> list[Section]:
     if any(math.isfinite(_share(answer).low) for answer in rules):
         chart = picture("cost", _costs(rules), label="What tuning small costs under each rule")
         parts.append(Section("What tuning small costs", [_LIMIT_WORDS], pictures=[chart]))
-    if len(rules[0].cells) > 1:
+    if len(sizes_of(rules)) > 1:
         title = "The best rate at every size"
         text = (
             "Dots below each other: the rate carries over. Grey: the smallest network's interval."
@@ -76,6 +83,10 @@ def sections(transfer: Transfer) -> list[Section]:
         pictures = [_sizes(answer, span) for answer in rules]
         parts.append(Section(title, [text], pictures=pictures))
         parts += _settings(transfer)
+    if transfer.gains:
+        rows = [gain.row for gain in transfer.gains]
+        title = "What one more seed buys against one more size"
+        parts.append(Section(title, [_GAINS_WORDS], table=rows, folded=True))
     return [*parts, Section("All best rates and losses", [], table=transfer.levels, folded=True)]
 
 
@@ -86,14 +97,18 @@ def in_order(transfer: Transfer) -> list[RuleTransfer]:
 
 
 def curves(transfer: Transfer) -> list[Row]:
-    """Mean losses with intervals, by rule, size and learning rate; fresh seeds are marked so."""
+    """Mean losses with intervals, by rule, size and learning rate.
+
+    ``seeds`` says which: those of the grid, or those that measured the cost, fresh or paired.
+    """
     rows = list[Row]()
     for answer in transfer.rules:
         for size, cell in answer.cells.items():
             rows += [_place(answer, size, "grid") | row for row in _means(cell)]
         if answer.regret is not None:
-            fresh = _means(answer.regret.new)
-            rows += [_place(answer, answer.largest, "fresh") | row for row in fresh]
+            seeds = "fresh" if answer.decision is None else "paired"
+            means = _means(answer.regret.new)
+            rows += [_place(answer, answer.largest, seeds) | row for row in means]
     return rows
 
 
@@ -102,10 +117,14 @@ def _place(answer: RuleTransfer, size: Size, seeds: str) -> Row:
 
 
 def _means(cell: Scores) -> list[Row]:
-    """The mean loss at every rate, where a network that diverged counts as knowing nothing."""
+    """The mean loss at every rate over the seeds that were trained there.
+
+    A network that diverged counts as knowing nothing.
+    """
     rows = list[Row]()
     for log2_rate, losses in zip(cell.log2_eta.tolist(), cell.scores.T, strict=True):
-        rows.append({"lr": math.pow(2, log2_rate)} | mean(losses).limits)
+        trained = losses[~np.isnan(losses)]
+        rows.append({"lr": math.pow(2, log2_rate)} | mean(trained).limits)
     return rows
 
 
@@ -147,7 +166,7 @@ class _View:
 
     @property
     def sizes(self) -> list[Size]:
-        return list(self.transfer.rules[0].cells)
+        return sizes_of(self.transfer.rules)
 
     @property
     def ends(self) -> list[Size]:
@@ -168,12 +187,15 @@ class _View:
         if len(self.ends) > 1:
             key["best rate of the small one (95 %)"] = VARIABLES[BAND]
         rules = self.transfer.rules
+        which = "trained again with fresh seeds"
+        if rules[0].decision is not None:
+            which = "the seeds of both rates"
         if any(_is_paid(answer) for answer in rules):
             is_decided = any(_bar_colour(answer) == ORANGE for answer in rules if _is_paid(answer))
-            name = "what this rate costs the large one (◇ trained again with fresh seeds)"
+            name = f"what this rate costs the large one (◇ {which})"
             key[name] = "orange" if is_decided else "soft"
         elif any(answer.regret is not None for answer in rules):
-            key["◇ the large one, trained again with fresh seeds"] = "blue"
+            key[f"◇ the large one, {which}"] = "blue"
         return key
 
     def losses(self, answer: RuleTransfer) -> Picture:
@@ -200,7 +222,7 @@ class _View:
 
     def _strip(self, answer: RuleTransfer) -> list[Any]:
         """The smallest network's best rate with its interval."""
-        rate = answer.cells[self.sizes[0]].rate()
+        rate = answer.rate(self.sizes[0])
         if math.isnan(rate.value):
             return []
         low, high = _within((rate.low, rate.high), self.rates)
@@ -218,6 +240,9 @@ class _View:
         rows = list[Row]()
         names = dict[str, str]()
         for size, colour in zip(self.ends, self.colours(), strict=True):
+            # A search may end before it trains the large network.
+            if size not in answer.cells:
+                continue
             name = size_in_words(size, self.sizes)
             names[name] = colour
             for row in _means(answer.cells[size]):
@@ -243,11 +268,12 @@ class _View:
             return []
         at_small, at_large = _means(answer.regret.new)
         colour = _bar_colour(answer) if _is_paid(answer) else BLUE
+        seeds = "fresh seeds" if answer.decision is None else "seeds"
         rows = list[Row]()
         for row, whose in ((at_small, "small"), (at_large, "large")):
             loss = Interval(row["value"], math.nan, row["low"], row["high"])
             text = (
-                f"{len(answer.regret.at_best)} fresh seeds at the {whose} network's best rate, "
+                f"{len(answer.regret.at_best)} {seeds} at the {whose} network's best rate, "
                 f"{number(row['lr'])}: {loss.in_words()}"
             )
             rows.append(row | {"text": hover(text)})
@@ -268,7 +294,7 @@ class _View:
     def _labels(self, answer: RuleTransfer) -> list[Any]:
         """The small network's best rate, above the chart; what it costs, below the bar."""
         layers = []
-        rate = answer.cells[self.sizes[0]].rate()
+        rate = answer.rate(self.sizes[0])
         if math.isfinite(rate.value):
             row = {"lr": rate.value, "value": self.losses_span[1], "name": number(rate.value)}
             base = points([row], **self._axes(), text="name:N")
@@ -377,8 +403,8 @@ def _rate_span(rules: Iterable[RuleTransfer]) -> tuple[float, float]:
     """The rates of all best rates and grids' ends that they have in common."""
     rates = list[float]()
     for answer in rules:
-        for cell in answer.cells.values():
-            rate = cell.rate()
+        for size, cell in answer.cells.items():
+            rate = answer.rate(size)
             rates += [rate.value, rate.low, rate.high]
             if not cell.has_optimum:
                 rates.append(_end(cell))
@@ -399,7 +425,7 @@ def _sizes(answer: RuleTransfer, span: tuple[float, float]) -> Picture:
     ended = list[Row]()
     for name, size in zip(names, sizes, strict=True):
         cell = answer.cells[size]
-        rate = cell.rate()
+        rate = answer.rate(size)
         if math.isnan(rate.value):
             reason = "nothing learnt" if not cell.learns else "at the end of the grid"
             ended.append({"size": name, "lr": _end(cell), "name": reason})
@@ -413,7 +439,7 @@ def _sizes(answer: RuleTransfer, span: tuple[float, float]) -> Picture:
     y = alt.Y("size:N", sort=None, title=None, scale=alt.Scale(domain=names), axis=_NO_LINES)
     base = points(rows, y=y, x=x_log("lr", title, span))
     layers = []
-    smallest = answer.cells[sizes[0]].rate()
+    smallest = answer.rate(sizes[0])
     if math.isfinite(smallest.low):
         low, high = _within((smallest.low, smallest.high), span)
         strip = points([{"lr": low, "to": high}], x=x_log("lr", title, span), x2="to:Q")
@@ -443,15 +469,17 @@ _NO_LINES = alt.Axis(grid=False, ticks=False, domain=False)
 def _settings(transfer: Transfer) -> list[Section]:
     """The best rate against every further setting."""
     parts = list[Section]()
-    for setting in transfer.rules[0].against:
+    settings = dict[str, None]()
+    for answer in transfer.rules:
+        settings |= dict.fromkeys(answer.against)
+    for setting in settings:
         pictures = list[Picture]()
         sentences = list[str]()
-        for answer in transfer.rules:
-            against = answer.against[setting]
+        for against in (one.against[setting] for one in transfer.rules if setting in one.against):
             sentences.append(against.sentence)
             pictures += _against(against)
         # The first section of a page that is about a setting only stands below its answer.
-        title = f"The best rate against {setting}" if len(transfer.rules[0].cells) > 1 else ""
+        title = f"The best rate against {setting}" if len(sizes_of(transfer.rules)) > 1 else ""
         parts.append(Section(title, sentences if title else [], pictures=pictures))
     return parts
 

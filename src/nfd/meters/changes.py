@@ -44,7 +44,8 @@ NEEDS: dict[Quantity, str] = {
 # optimizer; it leaves the forward pass and the type of numbers as they are.
 EDITS: dict[Quantity, str] = {
     "attention logits": (
-        "let the number of heads grow with width, or divide the logits by d in place of √d"
+        "scale the logits by √d₀ / d (d: size of a head, d₀: that of the base), or let the number "
+        "of heads grow with width"
     ),
     "rounding": "keep its weights in 32 bits",
 }

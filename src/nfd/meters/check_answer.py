@@ -76,7 +76,8 @@ def _wrong(check: Check, about: str) -> Answer:
         title = _BROKEN[first.event.kind]
         because = f"{str(first)[:1].upper()}{str(first)[1:]}."
     else:
-        state = "Will not scale as it is"
+        is_measured = bool(quantities(filter(is_fault, check.table)))
+        state = "Will not scale as it is" if is_measured else "Predicted not to scale"
         title = _title_of_changes(check.changes) if check.changes else _title_of_faults(check)
         because = " ".join(part for part in (_evidence(check), _of_remedy(check)) if part)
     return Answer(
@@ -136,14 +137,17 @@ def _evidence(check: Check) -> str:
     every = quantities(check.table)
     faults = quantities(filter(is_fault, check.table))
     if not faults:
-        return f"{_by_plan(check)} The {len(every)} measured quantities do not show it yet."
+        return (
+            f"Predicted, not measured: {_by_plan(check)}; the {len(every)} measured quantities do "
+            "not show it yet."
+        )
     axes = [axis for axis in AXES if any(axis == of for _, of, _ in faults)]
     text = f"{len(faults)} of {len(every)} measured quantities {_verb(check)} with "
     text += " or ".join(axes)
     known = [row for row in filter(is_fault, check.table) if math.isfinite(row["slope"])]
     if known:
         steepest = max(known, key=lambda row: abs(row["slope"]))
-        text += f", the steepest ({name_of(steepest)}) as {power_in_words(steepest)}"
+        text += f", by up to {power_in_words(steepest)}"
     undecided = len(undecided_rows(check))
     if undecided:
         verb = "is" if undecided == 1 else "are"
@@ -158,11 +162,11 @@ def _by_plan(check: Check) -> str:
     largest = listed([f"{axis} {check.sizes[axis][-1]}" for axis in axes])
     what = f"the {worst.quantity} of {quoted([worst.tensor], 1)}"
     if not worst.strength:
-        return f"By your model's plan {what} should differ at {largest}."
+        return f"by the plan {what} should differ at {largest}"
     times = number(math.exp(worst.strength))
     side = "large" if worst.now > worst.sound else "small"
     be = "are" if worst.quantity.endswith("s") else "is"
-    return f"By your model's plan {what} {be} {times} times too {side} at {largest}."
+    return f"by the plan {what} {be} {times} times too {side} at {largest}"
 
 
 def _of_remedy(check: Check) -> str:
@@ -177,7 +181,7 @@ def _of_remedy(check: Check) -> str:
     if not left and not faults:
         return f"With the plan {remedy.rule} they stay so."
     if not left:
-        return f"With the plan {remedy.rule} none of them does."
+        return f"With the plan {remedy.rule} none does."
     verb = "does" if len(left) == 1 else "do"
     return f"With the plan {remedy.rule} {len(left)} still {verb}."
 
@@ -259,7 +263,7 @@ def _next_of_fault(check: Check) -> Next:
 
 def find_rate_label(rule: str) -> str:
     """The label of what follows where a plan helps: the check's own rate is nobody's best."""
-    return f"Find the learning rate with the plan {rule}, then train by it"
+    return f"The plan {rule} makes these changes. Find its learning rate, then train"
 
 
 def transfer_of(check: Check, rule: str) -> str:

@@ -235,10 +235,10 @@ def templates() -> Environment:
     return environment
 
 
-# A number with its unit, and the interval that follows it.
-_WITH_INTERVAL = re.compile(
-    r"([+\u2212]?\d[\d.,]*(?:e-?\d+)?[TBM]?(?:&nbsp;%|&nbsp;nats)?)( \(95&nbsp;%: [^()]*\))"
-)
+# A number with its unit, and the interval that follows it; or the interval that it was expected in,
+# behind the number that was expected.
+_NUMBER = r"[+\u2212]?\d[\d.,]*(?:e-?\d+)?[TBM]?(?:&nbsp;%|&nbsp;nats)?"
+_WITH_INTERVAL = re.compile(rf"({_NUMBER})((?:, expected {_NUMBER})? \(95&nbsp;%: [^()]*\))")
 
 
 # Names of rules with a hyphen, at which a browser would break them
@@ -257,6 +257,7 @@ def _marked(text: str) -> Markup:
     """Write numbers with intervals in bold, and their intervals in grey."""
     bold = r'<b>\1</b> <span class="interval">\2</span>'
     marked = _WITH_INTERVAL.sub(bold, str(_unbroken(text)))
+    marked = marked.replace('</b> <span class="interval">,', '</b><span class="interval">,')
     return Markup(marked.replace('<span class="interval"> ', '<span class="interval">'))
 
 

@@ -44,6 +44,9 @@ Outcomes = Generator[tuple[int, Any, str | None], None, None]
 class Executor(AbstractContextManager["Executor"], ABC):
     """Runs tasks somewhere; its workers live until its ``with`` statement ends."""
 
+    # How many tasks may be with workers.
+    slots: int = 1
+
     def __exit__(self, *error: object) -> None:
         """End the workers."""
 
@@ -86,8 +89,6 @@ class Workers(Executor):
     A task that lost its worker is done once more.
     """
 
-    # how many tasks may be with workers
-    slots: int
     # errors of a task whose worker is gone
     lost: tuple[type[Exception], ...]
 

@@ -17,6 +17,8 @@ from nfd.watch.bands import Band
 
 # Names of layers in a sentence
 _NAMED = 5
+# Letters of a layer's name in a title
+_SHORT_NAME = 24
 
 
 class Cause(StrEnum):
@@ -105,6 +107,7 @@ class Words:
         of_all: as a title, for the whole network, if the reason does not say it; ``{meter}`` is
             the meter.
         short, shorts: the same in a list of causes, if that is shorter.
+        named: as a title, for ``{layer}`` alone.
         seen: what the watch saw, since step ``{since}``.
     """
 
@@ -115,6 +118,7 @@ class Words:
     of_all: str = ""
     short: str = ""
     shorts: str = ""
+    named: str = ""
     seen: str = ""
 
 
@@ -148,6 +152,7 @@ WORDS: dict[Cause, Words] = {
         "requires_grad=True.",
         one="{count} layer does not train",
         several="{count} layers do not train",
+        named="{layer} does not train",
         seen="Weights have hardly changed since step {since}.",
     ),
     Cause.START: Words(
@@ -164,6 +169,7 @@ WORDS: dict[Cause, Words] = {
         several="{count} layers change too {much}, as at wrong learning rates",
         short="{count} layer changes too {much}",
         shorts="{count} layers change too {much}",
+        named="{layer} changes too {much}",
         seen="Weights change too {much} since step {since}, which shows another learning rate than "
         "the plan's.",
     ),
@@ -174,6 +180,7 @@ WORDS: dict[Cause, Words] = {
         "the loss. If the rule lets updates grow with size, lower the learning rate.",
         one="{count} layer changes too {much}",
         several="{count} layers change too {much}",
+        named="{layer} changes too {much}",
         of_all="most layers change too {much}, at the same learning rate",
         seen="Weights change too {much} since step {since}, though the learning rates are the "
         "plan's.",
@@ -186,6 +193,7 @@ WORDS: dict[Cause, Words] = {
         several="{count} blocks have outputs of the wrong scale",
         short="{count} block's output is too {large}",
         shorts="the outputs of {count} blocks are too {large}",
+        named="the output of {layer} is too {large}",
         seen="The output is too {large} since step {since}, while the weights change as expected.",
     ),
     Cause.EXPLODING: Words(
@@ -277,6 +285,15 @@ class Fault:
         return self._worded(words.short or words.one, words.shorts or words.several)
 
     @property
+    def named(self) -> str:
+        """The title with the name of its only layer; the short one where that names no layer."""
+        words = WORDS[self.cause]
+        is_nameable = len(self.layers) == 1 and len(self.layers[0]) <= _SHORT_NAME
+        if not is_nameable or self.alerts[0].tensors or not words.named:
+            return self.short
+        return self._filled(words.named)
+
+    @property
     def seen(self) -> str:
         """What the watch saw, in a sentence."""
         return self._filled(WORDS[self.cause].seen)
@@ -301,6 +318,7 @@ class Fault:
         much = " or too ".join(_MUCH[side] for side in sides)
         return text.format(
             count=len(self.layers),
+            layer=self.layers[0] if self.layers else "",
             large=large,
             much=much,
             meter=in_words(self.alerts[0].meter),

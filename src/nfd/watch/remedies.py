@@ -63,10 +63,29 @@ def _order(fault: Fault) -> tuple[bool, int]:
 
 
 def _label(watch: Watch, faults: Sequence[Fault], root: Fault) -> str:
+    why = _why_frozen(watch, root) if root.cause is Cause.FROZEN else ""
+    return f"{why}{_what_then(watch, faults, root)}"
+
+
+def _why_frozen(watch: Watch, fault: Fault) -> str:
+    """Say what keeps all layers of a fault from training, where one reason holds for all."""
+    parameters = [p for layer in fault.layers for p in _place_of(watch.module, layer).parameters]
+    if not parameters:
+        return ""
+    if not any(p.requires_grad for p in parameters):
+        return "They require no gradients. "
+    stepped = _stepped(watch)
+    if stepped and not any(id(p) in stepped for p in parameters):
+        return "The optimizer lacks them. "
+    return ""
+
+
+def _what_then(watch: Watch, faults: Sequence[Fault], root: Fault) -> str:
+    """Whether to begin again, or from where to go on."""
     since = min(fault.since for fault in faults)
     cause = root.cause
     if cause is Cause.MULTIPLIER:
-        return "Compare its code with a sound block's, mend it, then start again"
+        return "Compare its factors, hooks and gains with another block's, then start again"
     if cause is Cause.LOSS:
         return f"Compare with the steps before {since:,}"
     if since > _FIRST_LOOKS * watch.every:
@@ -221,7 +240,8 @@ def _beside_another(watch: Watch, fault: Fault) -> list[str]:
     others = dict.fromkeys(row.layer for row in watch.rows if row.meter == alert.meter)
     sound = [layer for layer in others if layer is not None and layer not in fault.layers]
     compared = [*fault.layers[:1], *sound[:1]]
-    names = ", ".join(_place_of(watch.module, layer).code for layer in compared)
+    # They hold what a printed module leaves out: hooks and factors.
+    names = ", ".join(f"vars({_place_of(watch.module, layer).code})" for layer in compared)
     comment = ""
     value = alert.value
     band = alert.band

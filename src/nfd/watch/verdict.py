@@ -92,6 +92,10 @@ def answer_of(watch: Watch) -> Answer:
 
 def title_of(faults: Sequence[Fault]) -> str:
     """Name the first causes with their layers counted, and count the others."""
+    if len(faults) == 1:
+        title = faults[0].named
+        # The name of a layer keeps its letters.
+        return title if title.startswith(tuple(faults[0].layers)) else title[:1].upper() + title[1:]
     named = [fault.short for fault in faults[:_NAMED]]
     # A number within a sentence is a word where it is one.
     parts = [named[0], *(_in_sentence(text) for text in named[1:])]
@@ -167,6 +171,8 @@ def loss_says(watch: Watch) -> str:
         return f"The loss is {seen.side} the small networks': {seen}.{later}"
     if seen.is_high:
         return f"The loss shows it, too: {seen}.{later}"
+    if seen.side == "below":
+        return f"The loss does not show it, and is below the small networks' so far: {seen}.{later}"
     return f"The loss would not have told: {seen}.{later}"
 
 

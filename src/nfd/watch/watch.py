@@ -668,13 +668,13 @@ def remarks_of(watch: Watch) -> list[str]:
         )
     if off_plan(watch):
         remarks.append(
-            "While weights or learning rates are not the plan's, bands show only frozen and broken "
-            "layers."
+            "Until weights and learning rates are the plan's, only frozen and broken layers are "
+            "judged."
         )
     if not expected.is_of_sound:
         remarks.append(
-            "The check that this watch expects found faults (check.ok is False): bands are "
-            f"{DRIFTING:g} times as wide, and only strong faults are seen."
+            f"The small networks had faults, too (check.ok is False), so bands are {DRIFTING:g} "
+            "times as wide."
         )
     return remarks
 
