@@ -173,7 +173,8 @@ class Question:
             options["--rule"] = (best.rule,)
         return Advice(
             "Next: plan the size that you train",
-            f"plan = nfd.plan(model, {small}, make_model=make_model{rule})\n"
+            f"plan = nfd.plan(model, {small}, make_model=make_model{rule}, "
+            "sample=batches[0][0])\n"
             f"plan.apply_(model, seed=0); optimizer = plan.make_optimizer(model, lr={rate})",
             options,
             "plan",
