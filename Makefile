@@ -15,7 +15,7 @@ demo: .venv/base
 	$(BIN)/nfd check examples/small_transformer.py --widths 32 64 128 --depths 2 4 8 --lr 0.004 --rule standard \
 	  --out out/demo/check || test $$? = 1
 	$(BIN)/nfd transfer examples/small_transformer.py --widths 32 128 --depths 2 --rules standard complete-p \
-	  --lr 0.001 0.002 0.004 0.008 0.016 --out out/demo/transfer || test $$? = 1
+	  --out out/demo/transfer || test $$? = 1
 	$(BIN)/nfd paper study --steps 12 --depths 2 4 8 --limit-width 512 --widths 32 128 --seeds 3 --block-depths 4 8 16 \
 	  --block-seeds 3 --out out/demo/paper
 	$(BIN)/python -m makers.demo out/demo

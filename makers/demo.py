@@ -14,12 +14,13 @@ from pathlib import Path
 
 from nfd.core.answer import Answer
 from nfd.core.files import write_text
+from nfd.core.words import plural
 from nfd.report.overview import Result, read_results, with_shared_key
 from nfd.report.page import Cell, Section, page
 from nfd.report.picture import Picture
 
 _TITLE = "The small network's learning rate fits the large one, if you train by a plan"
-_ABOUT = "make demo · a small Transformer on digits · everything below was trained on this machine"
+_ABOUT = "make demo · a small Transformer on digits"
 _COMMANDS = {
     "nfd check setup.py --widths 32 64 128 --depths 2 4 8 --lr 0.004": "seconds",
     "nfd transfer setup.py --widths 32 128 --depths 2 4": "minutes",
@@ -45,12 +46,23 @@ def demo_page(directory: Path) -> str:
         _your_model(),
         _paper(by_folder["paper"]),
     ]
-    return page("Tune small, train large", sections, answer=_answer(transfer.answer))
+    about = f"{_ABOUT} · {_trainings(check, transfer)}"
+    answer = _answer(replace(transfer.answer, about=about))
+    return page("Tune small, train large", sections, answer=answer)
+
+
+def _trainings(check: Result, transfer: Result) -> str:
+    """Count what was trained: networks of a check and of its remedy, and of a transfer."""
+    networks = {(row["width"], row["depth"], row["seed"]) for row in check.content["rows"]}
+    count = len(networks) * (2 if check.content["remedy"] else 1)
+    # A search says how many it took at the end of what it is about.
+    *_, of_transfer = transfer.answer.about.split(" · ")
+    return f"check: {plural(count, 'training')}, transfer: {of_transfer}"
 
 
 def _answer(transfer: Answer) -> Answer:
     """Tell the story where the learning rate transfers, and else what the command concluded."""
-    answer = replace(transfer, about=_ABOUT)
+    answer = transfer
     first, *_ = _COMMANDS
     answer = answer.with_next("Ask it of your own model, at a learning rate that trains it", first)
     if transfer.tone != "good":

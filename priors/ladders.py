@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nfd.laws.ladder import REFUSED, UNTUNED
+from nfd.laws.ladder import UNTUNED
+from nfd.laws.ladder_outlook import REFUSED
 from nfd.laws.ladder_posterior import (
     FREEDOM,
     VARIABLES,

@@ -11,6 +11,8 @@ from .laws.curve import RunForecast as RunForecast
 from .laws.curve import forecast_run as forecast_run
 from .laws.ladder import LadderLaw as LadderLaw
 from .laws.ladder import fit_ladder as fit_ladder
+from .laws.ladder_design import LadderPlan as LadderPlan
+from .laws.ladder_design import design_ladder as design_ladder
 from .laws.rate_law import RateLaw as RateLaw
 from .laws.rate_runs import fit_rate_law as fit_rate_law
 from .laws.scaling_law import ScalingLaw as ScalingLaw

@@ -18,6 +18,7 @@ from nfd.core.words import number
 if TYPE_CHECKING:
     from nfd.laws.ladder import LadderLaw
     from nfd.laws.ladder_answer import LadderForecast
+    from nfd.laws.rate_law import RateLaw
     from nfd.laws.scaling_law import ScalingLaw
     from nfd.laws.scaling_law_answer import Growth
     from nfd.report.answer_page import AnswerPage
@@ -104,6 +105,9 @@ class ScalingLawCommand(LoggedCommand):
 
         forecasts = self._forecasts(law, asked, budgets)
         first, *others = forecasts.values()
+        if law.has_rates and law.doubt(**first.size) == "wide":
+            rates, batch = self._rates()
+            first = replace(first, rates=rates, batch=batch)
         answer = self._ladder_answer(first, command)
         briefs = [other.answer.brief for other in others]
         answer = replace(answer, details=[*briefs, *answer.details])
@@ -174,15 +178,31 @@ class ScalingLawCommand(LoggedCommand):
             return answer.with_next(answer.next.label, "\n".join([*runs, command]))
         return answer
 
-    def _batch(self) -> list[str]:
-        """The batch of the dearest run, for ``nfd transfer``, where several are logged."""
+    def _rates(self) -> tuple[RateLaw | None, float | None]:
+        """The law of the learning rate of the table, and the batch of the dearest run.
+
+        There is no law where the table has too few rates for one.
+        """
+        from nfd.laws.rate_runs import fit_rate_law
+
+        try:
+            return fit_rate_law(self.log, columns=self.named_columns()), self._dearest_batch()
+        except InputError:
+            return None, None
+
+    def _dearest_batch(self) -> float | None:
+        """The batch of the dearest run, where several are logged."""
         from nfd.laws.logs import RATE_FIELDS, read_log
 
         runs = read_log(self.log, self.named_columns(), ("lr", "loss"), RATE_FIELDS).runs
         if len({run.batch for run in runs}) < 2:
-            return []
-        dearest = max(runs, key=lambda run: (run.parameters or 1.0) * (run.tokens or 1.0))
-        return [f"batch={dearest.batch:.10g}"] if dearest.batch else []
+            return None
+        return max(runs, key=lambda run: (run.parameters or 1.0) * (run.tokens or 1.0)).batch
+
+    def _batch(self) -> list[str]:
+        """The batch for ``nfd transfer``."""
+        batch = self._dearest_batch()
+        return [f"batch={batch:.10g}"] if batch else []
 
     # ---- width and depth
 

@@ -6,6 +6,8 @@ from .ladder import BestSplit as BestSplit
 from .ladder import LadderLaw as LadderLaw
 from .ladder import NextRun as NextRun
 from .ladder import fit_ladder as fit_ladder
+from .ladder_design import LadderPlan as LadderPlan
+from .ladder_design import design_ladder as design_ladder
 from .loss_law import Law as Law
 from .rate_advice import BestRate as BestRate
 from .rate_against import RateAgainst as RateAgainst

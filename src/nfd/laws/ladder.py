@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,8 +18,16 @@ from nfd.core.errors import InputError
 from nfd.core.estimates import Interval, mean
 from nfd.core.tables import Row
 from nfd.core.words import in_words, number
+from nfd.laws.ladder_outlook import (
+    FEWEST_RUNS,
+    FLOPS,
+    REACH,
+    REFUSED,
+    Outlook,
+    candidates,
+    cost_of,
+)
 from nfd.laws.ladder_posterior import (
-    FREEDOM,
     VARIABLES,
     WIDE,
     Additive,
@@ -34,16 +42,13 @@ from nfd.report.shown import Shown
 
 if TYPE_CHECKING:
     from nfd.laws.ladder_answer import LadderForecast
+    from nfd.laws.ladder_design import LadderPlan, Wish
+    from nfd.laws.rate_law import RateLaw
     from nfd.report.page import Section
 
 Array = NDArray[np.float64]
-# Operations of a training for each parameter and token: the usual count of dense Transformers.
-FLOPS = 6.0
 # The factor and the power of each variable.
 _LETTERS = {"parameters": ("A", "a"), "tokens": ("B", "b")}
-# A forecast is refused where its interval is a wider share of the loss: nearly half of the wider
-# ones were off by more than 2 %.
-REFUSED = 0.08
 # The error of a run, over its loss, below which ladders stay whose runs are tuned alike.
 UNTUNED = 0.005
 # A size is off the line of the runs by more than so many of their deviations from it; targets of
@@ -57,9 +62,6 @@ _FURTHER = 10.0
 _ONE_RATIO = 1.5
 # Guessing has a lower loss than its logarithm, with a vocabulary of a million.
 _PERPLEXITY = math.log(15.0)
-# Values of each variable among which the next run is chosen.
-_CANDIDATES = 12
-
 
 # Why a forecast is refused: the runs lie off its line, its interval is wide, they are not tuned
 # alike, or their losses are perplexities.
@@ -279,7 +281,7 @@ class LadderLaw(Shown):
     @property
     def largest_cost(self) -> float:
         """Operations of the dearest run; for a law in one variable, the most of that variable."""
-        return float(_cost(self.posterior.sizes).max())
+        return float(cost_of(self.posterior.sizes).max())
 
     def at(
         self,
@@ -411,41 +413,67 @@ class LadderLaw(Shown):
             target: parameters and tokens of the forecast; by default those that are best for 10
                 times the compute of the largest run.
         """
-        posterior = self.posterior
         most = check_real("budget", budget, above=0.0)
         goal = np.array(self._target() if target is None else self._size(target))
         runs = self._candidates(goal, most)
-        means, within = posterior.moments(np.vstack([goal, runs]))
-        squared_error = float(np.exp(2 * posterior.draws[:, -1]).mean())
-        covariance = np.cov(means.T) + squared_error * within
-        # The variance of Student's t.
-        error = squared_error * FREEDOM / (FREEDOM - 2)
-        explained = covariance[0, 1:] ** 2 / (np.diag(covariance)[1:] + error)
-        chosen = int(explained.argmax())
-        gain = max(0.0, float(posterior.log_losses.min() - np.median(means[:, 0])))
-
-        def width(explained: float) -> float:
-            variance = max(0.0, covariance[0, 0] - explained) + error
-            return 2 * self._half_width(math.sqrt(variance), gain)
-
+        outlook = Outlook(self.posterior, goal, runs)
+        chosen = outlook.most_telling()
         return NextRun(
             size=self._named(runs[chosen].tolist()),
             target=self._named(goal.tolist()),
-            cost=float(_cost(runs[[chosen]])[0]),
-            before=width(0.0),
-            after=width(float(explained[chosen])),
+            cost=float(outlook.costs[chosen]),
+            before=outlook.width(),
+            after=outlook.width([chosen]),
         )
+
+    def next_runs(
+        self,
+        *,
+        target: Mapping[str, float] | None = None,
+        limit: float = REFUSED,
+        budget: float | None = None,
+        sizes: Iterable[Mapping[str, float]] | None = None,
+        rates: RateLaw | None = None,
+        batch: float | None = None,
+    ) -> LadderPlan:
+        """The runs that are expected to make the forecast of a target usable, the cheapest plan.
+
+        Train the first, fit the law with its row, and ask again. ``nfd.design_ladder`` plans from
+        fewer runs than a law needs.
+
+        Args:
+            target: as for ``next_run``.
+            limit, budget, sizes, rates, batch: as for ``nfd.design_ladder``.
+        """
+        from nfd.laws.ladder_design import Wish
+
+        goal = self._named(self._target()) if target is None else target
+        return self.planned(Wish(goal, limit, budget, sizes, rates, batch))
+
+    def planned(self, wish: Wish) -> LadderPlan:
+        """The plan of a wish; it has no runs where the forecast is accepted already.
+
+        Intervals are calibrated for six runs or more, and not for targets of more than 300 times
+        the compute: a plan goes on until both hold.
+        """
+        from nfd.laws.ladder_design import LadderPlan
+
+        goal = self._named(self._size(wish.target))
+        width = _width(self.at(**goal))
+        target_cost = float(cost_of(np.array([list(goal.values())]))[0])
+        is_calibrated = len(self.losses) >= FEWEST_RUNS and target_cost <= REACH * self.largest_cost
+        is_off = self.doubt(**goal) == "line"
+        if is_calibrated and not is_off and width <= wish.limit:
+            return LadderPlan(goal, wish.limit, width, (), warning=self.warning or "")
+        return wish.plan(self.posterior, self.posterior.sizes.min(0), is_off=is_off)
 
     def _candidates(self, goal: Array, most: float) -> Array:
         """Sizes ``[K, variables]`` that a next run within a budget may have, up to a goal."""
-        sizes = self.posterior.sizes
-        largest = np.maximum(sizes.max(0), goal)
-        ranges = zip(sizes.min(0), largest, strict=True)
-        axes = np.meshgrid(*(np.geomspace(low, high, _CANDIDATES) for low, high in ranges))
-        runs = np.stack([axis.ravel() for axis in axes], -1)
-        runs = runs[_cost(runs) <= most * (1 + 1e-9)]
+        trained = self.posterior.sizes
+        runs = candidates(trained.min(0), np.maximum(trained.max(0), goal))
+        runs = runs[cost_of(runs) <= most * (1 + 1e-9)]
         if not len(runs):
-            least = float(_cost(sizes.min(0)[None])[0])
+            least = float(cost_of(trained.min(0)[None])[0])
             raise InputError(
                 f"budget must pay for the smallest run, {least:.3g}; got {most:g}. Raise it."
             )
@@ -690,29 +718,11 @@ def fit_ladder(
 def ladder_of(runs: LossRuns, prior: str | os.PathLike[str] | None) -> LadderLaw:
     """Fit the law to training runs by size; runs that diverged are left out."""
     variables = runs.variables
-    losses = runs.losses
-    notes = list(runs.notes)
-    kept = dict[Sizes, list[float]]()
-    diverged = list[str]()
-    for size, of_seeds in losses.items():
-        if np.isfinite(of_seeds).all():
-            kept[size] = of_seeds
-        else:
-            diverged.append(in_words(dict(zip(variables, size, strict=True))))
-    if diverged:
-        notes.append(f"Left out, as runs diverged there: {'; '.join(diverged)}.")
-    _check_losses(variables, kept, runs.score)
-
-    chosen = read_prior(prior)
-    middle = np.exp(np.log(np.array(list(kept))).mean(0)).tolist()
-    for name, size in zip(variables, middle, strict=True):
-        least, most = chosen.reach[VARIABLES.index(name)]
-        if not least <= size <= most:
-            notes.append(
-                f"Wide priors were used: {name} near {size:.3g} lie outside of the ladders of "
-                f"{chosen.name}."
-            )
-            chosen = WIDE
+    kept, diverged = finite_losses(runs)
+    notes = [*runs.notes, *diverged]
+    check_losses(variables, kept, runs.score)
+    chosen, outside = prior_near(read_prior(prior), variables, list(kept))
+    notes += outside
     return LadderLaw(
         _posterior(variables, kept, chosen),
         kept,
@@ -724,11 +734,44 @@ def ladder_of(runs: LossRuns, prior: str | os.PathLike[str] | None) -> LadderLaw
     )
 
 
-def _check_losses(variables: Sequence[str], losses: Losses, score: str) -> None:
+def finite_losses(runs: LossRuns) -> tuple[Losses, list[str]]:
+    """The losses of sizes where no run diverged, and a note on the others."""
+    kept = dict[Sizes, list[float]]()
+    diverged = list[str]()
+    for size, of_seeds in runs.losses.items():
+        if np.isfinite(of_seeds).all():
+            kept[size] = of_seeds
+        else:
+            diverged.append(in_words(dict(zip(runs.variables, size, strict=True))))
+    if not diverged:
+        return kept, []
+    return kept, [f"Left out, as runs diverged there: {'; '.join(diverged)}."]
+
+
+def prior_near(
+    prior: Prior, variables: Sequence[str], sizes: Sequence[Sizes]
+) -> tuple[Prior, list[str]]:
+    """The prior, or wide ones with a note where it was learned from other sizes than these."""
+    notes = list[str]()
+    middle = np.exp(np.log(np.array(sizes)).mean(0)).tolist()
+    for name, size in zip(variables, middle, strict=True):
+        least, most = prior.reach[VARIABLES.index(name)]
+        if not least <= size <= most:
+            notes.append(
+                f"Wide priors were used: {name} near {size:.3g} lie outside of the ladders of "
+                f"{prior.name}."
+            )
+            prior = WIDE
+    return prior, notes
+
+
+def check_losses(
+    variables: Sequence[str], losses: Losses, score: str, fewest: int = FEWEST_SIZES
+) -> None:
     """Raise ValueError for too few sizes, and for numbers that are not losses."""
-    if len(losses) < FEWEST_SIZES:
+    if len(losses) < fewest:
         raise InputError(
-            f"a law in {' and '.join(variables)} needs more sizes: at least {FEWEST_SIZES}; got "
+            f"a law in {' and '.join(variables)} needs more sizes: at least {fewest}; got "
             f"{len(losses)}. Add sizes."
         )
     if any(min(of_seeds) <= 0 for of_seeds in losses.values()):
@@ -736,7 +779,9 @@ def _check_losses(variables: Sequence[str], losses: Losses, score: str) -> None:
             "losses must be above 0 for a law in parameters and tokens; give those of log "
             "probabilities."
         )
-    costs = np.log(_cost(np.array([*losses])))
+    if len(losses) < 2:
+        return
+    costs = np.log(cost_of(np.array([*losses])))
     means = [float(np.mean(of_seeds)) for of_seeds in losses.values()]
     if np.corrcoef(costs, means)[0, 1] > 0:
         raise InputError(
@@ -749,8 +794,3 @@ def _posterior(variables: tuple[str, ...], losses: Losses, prior: Prior) -> Post
     """The posterior of the law, given mean losses by size."""
     means = [float(np.mean(of_seeds)) for of_seeds in losses.values()]
     return Posterior(variables, list(losses), means, prior)
-
-
-def _cost(sizes: Array) -> Array:
-    """Operations of runs ``[K, 2]``; of runs in one variable, that variable."""
-    return np.asarray(FLOPS * sizes.prod(1) if sizes.shape[1] == 2 else sizes[:, 0])

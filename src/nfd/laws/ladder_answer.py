@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +14,15 @@ from nfd.core.answer import NOT_DECIDED, Answer, Next
 from nfd.core.estimates import Interval
 from nfd.core.tables import Row
 from nfd.core.words import alike, in_letters, number, plural, power_of_ten
-from nfd.laws.ladder import FLOPS, REFUSED, UNTUNED, BestSplit, LadderLaw, NextRun, percent
+from nfd.laws.ladder import UNTUNED, BestSplit, LadderLaw, NextRun, percent
+from nfd.laws.ladder_outlook import FLOPS, REFUSED
 from nfd.laws.loss_law import Sizes, interval_of
 from nfd.laws.loss_runs import sizes_in_words
 from nfd.report.shown import Shown
 
 if TYPE_CHECKING:
+    from nfd.laws.ladder_design import LadderPlan
+    from nfd.laws.rate_law import RateLaw
     from nfd.report.page import Section
 
 USABLE = "Forecast usable"
@@ -40,6 +43,7 @@ class LadderForecast(Shown):
         law: the law of the ladder.
         size: of the run, by variable.
         split: the best split of the budget, where one was asked for.
+        rates, batch: the law of the learning rate, and the batch in tokens, for the runs of a plan.
 
     ``table`` and ``to_pandas()`` have a row for 1, 3, 10 and 30 times the compute of the largest
     run, and for the budget: ``flops``, ``times``, then ``parameters``, ``tokens`` and ``loss``,
@@ -51,6 +55,8 @@ class LadderForecast(Shown):
     law: LadderLaw
     size: dict[str, float]
     split: BestSplit | None = field(default=None)
+    rates: RateLaw | None = field(default=None, compare=False)
+    batch: float | None = None
 
     @property
     def place(self) -> Sizes:
@@ -226,21 +232,30 @@ class LadderForecast(Shown):
             f"Expect {self.loss.in_words()}, an interval {percent(width)} wide; {percent(REFUSED)} "
             "is the limit."
         )
-        times, run = self._deciding()
-        decides = run.after <= REFUSED
-        narrows = f"{percent(width)} wide → about {percent(run.after)}"
         if self.law.residual > UNTUNED:
+            times, run = self._deciding()
             because += f" {self._scatter}"
-            because += f"; {self._single(times, width, run)}." if not decides else "."
+            because += f"; {self._single(times, width, run)}." if run.after > REFUSED else "."
             return self._answer(self._open_title, because, self._tune_again())
-        if not decides:
-            because += f" {self._single(times, width, run).capitalize()}."
-        dearer = "no dearer than" if times == 1 else f"{number(times)} times as dear as"
-        label = f"one training, {dearer} your dearest so far"
-        if not decides:
-            label = "several trainings, of which this one helps most"
-        to_run = self._train(label, [f"{_rounded(run.size)}: {narrows}"])
-        return self._answer(self._open_title, because, to_run)
+        plan = self.plan
+        assert plan is not None
+        dearest = max(run.cost for run in plan.runs) / self.law.largest_cost
+        count = plural(len(plan.runs), "training", "trainings")
+        each = "" if len(plan.runs) == 1 else "at most "
+        because += f" {count}, {each}{_times(dearest)} your dearest so far, "
+        because += "should decide." if plan.decides else "narrow it most, and do not decide."
+        first = self._train("the first of these", [_rounded(plan.runs[0].size)])
+        return replace(self._answer(self._open_title, because, first), table=plan.texts)
+
+    @cached_property
+    def plan(self) -> LadderPlan | None:
+        """The runs that should decide.
+
+        None where the interval is narrow enough, and where other runs are to be tuned first.
+        """
+        if self.law.doubt(**self.size) != "wide" or self.law.residual > UNTUNED:
+            return None
+        return self.law.next_runs(target=self.size, rates=self.rates, batch=self.batch)
 
     def _deciding(self) -> tuple[float, NextRun]:
         """The cheapest single run that would narrow the forecast enough, else the dearest tried.

@@ -49,7 +49,10 @@ def first_sections(forecast: LadderForecast) -> list[Section]:
     if len(forecast.law.variables) < 2:
         title = f"What more {forecast.law.variables[0]} buy"
     table = Section(title, [], table=_bought(forecast), cards=True)
-    return [Section("", [], pictures=[_picture(forecast)]), table]
+    sections = [Section("", [], pictures=[_picture(forecast)])]
+    if forecast.plan is not None:
+        sections += forecast.plan.first_sections()
+    return [*sections, table]
 
 
 def folded_sections(forecast: LadderForecast) -> list[Section]:
@@ -82,6 +85,7 @@ def content(forecast: LadderForecast) -> dict[str, Any]:
     """What ``result.json`` holds of a forecast: the law, and the curves of the chart."""
     law = forecast.law
     refused = law.refused(**forecast.size)
+    plan = forecast.plan
     return {
         "fit": {name: term.limits for name, term in law.terms.items()},
         "additive": vars(law.additive),
@@ -92,6 +96,7 @@ def content(forecast: LadderForecast) -> dict[str, Any]:
         "forecast": forecast.size | {"times": forecast.times, "loss": forecast.loss.limits},
         "ratio": law.ratio,
         "budgets": forecast.table,
+        "plan": [] if plan is None else plan.table,
         "curves": {
             "best": best_curve(forecast),
             "sizes": size_curves(forecast),

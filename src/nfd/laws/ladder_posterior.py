@@ -155,6 +155,8 @@ _STRETCH_SHARE = 0.7
 class Posterior:
     """Draws of the law that a ladder's losses and a prior allow, and forecasts of the log loss.
 
+    Without any runs they are draws of the prior, of a loss near 3 nats whose level is not known.
+
     A draw begins with the level, and goes on with the numbers of the prior in one or both
     variables, in its order. The level is the log loss that the law with these E, A and B would have
     at the reference size if p were 1.
@@ -170,7 +172,7 @@ class Posterior:
     ) -> None:
         self.variables = tuple(variables)
         self.prior = prior
-        self.sizes = np.array(sizes, dtype=float)
+        self.sizes = np.array(sizes, dtype=float).reshape(-1, len(self.variables))
         self.log_losses = np.log(np.array(losses, dtype=float))
         if prior.reference is None:
             self.reference = np.exp(np.log(self.sizes).mean(0))
@@ -186,12 +188,27 @@ class Posterior:
         # Discrepancy and variances are in units of the squared error of a run.
         self.amplitude = prior.discrepancy**2
         self.discrepancy = self.amplitude * _kernel(self.sizes, self.sizes)
+        if not len(self.sizes):
+            self.covariance = self.discrepancy
+            self.draws = self._draws_of_prior(covariance)
+            return
         self._set_variances(np.ones(len(self.sizes)))
         peak = self._most_likely()
         for _ in range(_TURNS):
             self._set_variances(self._expected_variances(peak))
             peak = self._peak(peak)
         self.draws = _ensemble(self.log_density, peak)
+
+    def _draws_of_prior(self, covariance: Array) -> Array:
+        """Draw laws before the first run, as many as after it."""
+        stream = np.random.default_rng(0)
+        count = _WALKERS * (_ROUNDS - _BURN_IN) // _DRAW_EVERY
+        away = stream.multivariate_normal(np.zeros(len(self.mean)), covariance, count)
+        # Student's t of all numbers but the error; its covariance is the prior's.
+        freedom = self.prior.freedom
+        away[:, :-1] *= np.sqrt((freedom - 2) / stream.chisquare(freedom, (count, 1)))
+        level = math.log(3.0) + stream.standard_normal((count, 1))
+        return np.hstack([level, self.mean + away])
 
     def _set_variances(self, variances: Array) -> None:
         """Set the variance of the error of every run, as a multiple of the common squared error."""
