@@ -142,8 +142,8 @@ WORDS: dict[Cause, Words] = {
     ),
     Cause.ALL_RATES: Words(
         "all learning rates differ from those of the small networks",
-        "Pass plan.make_optimizer the lr of the base, and compare warm-up, schedule, loss and data "
-        "with the check's.",
+        "Give the optimizer the small networks' learning rate (with a plan, as lr of "
+        "plan.make_optimizer), and compare warm-up, schedule, loss and data with the check's.",
         seen="Most layers change too {much} since step {since}.",
     ),
     Cause.FROZEN: Words(
@@ -163,27 +163,28 @@ WORDS: dict[Cause, Words] = {
         seen="Compared with the plan before the first step.",
     ),
     Cause.RATE: Words(
-        "the learning rate of the layer is not the plan's",
-        "Give it the group that plan.param_groups makes.",
+        "the layer changes as at another learning rate than in the small networks",
+        "Give it the learning rate that it had there (with a plan, its group of "
+        "plan.param_groups).",
         one="{count} layer changes too {much}, as at a wrong learning rate",
         several="{count} layers change too {much}, as at wrong learning rates",
         short="{count} layer changes too {much}",
         shorts="{count} layers change too {much}",
         named="{layer} changes too {much}",
         seen="Weights change too {much} since step {since}, which shows another learning rate than "
-        "the plan's.",
+        "the small networks had.",
     ),
     Cause.CHANGE: Words(
-        "the layer changes otherwise than in the small networks, though its learning rate is the "
-        "plan's",
+        "the layer changes otherwise than in the small networks, though the ratios of the learning "
+        "rates are right",
         "Compare its gradients, its inputs and its multipliers with theirs, and the batches and "
         "the loss. If the rule lets updates grow with size, lower the learning rate.",
         one="{count} layer changes too {much}",
         several="{count} layers change too {much}",
         named="{layer} changes too {much}",
         of_all="most layers change too {much}, at the same learning rate",
-        seen="Weights change too {much} since step {since}, though the learning rates are the "
-        "plan's.",
+        seen="Weights change too {much} since step {since}, though the ratios of the learning "
+        "rates are right.",
     ),
     Cause.MULTIPLIER: Words(
         "the output of the block has the wrong scale",

@@ -26,6 +26,11 @@ _NAMED = 2
 _LISTED = 12
 # A fault that was there within so many looks was there from the start.
 _FIRST_LOOKS = 2
+# Code of these causes shows numbers, and mends nothing.
+_DIAGNOSES = {
+    Cause.CHANGE: "Look for the cause, after loss.backward()",
+    Cause.UNKNOWN: "Look for the cause",
+}
 _BACK = {Cause.BROKEN, Cause.EXPLODING, Cause.SPIKE}
 # What a training is given comes before what follows from it: activations, gradients, the loss.
 _ROOTS_FIRST = (
@@ -88,6 +93,8 @@ def _what_then(watch: Watch, faults: Sequence[Fault], root: Fault) -> str:
         return "Compare its factors, hooks and gains with another block's, then start again"
     if cause is Cause.LOSS:
         return f"Compare with the steps before {since:,}"
+    if cause in (Cause.CHANGE, Cause.UNKNOWN):
+        return _DIAGNOSES[cause]
     if since > _FIRST_LOOKS * watch.every:
         return f"Fix, then go on from a checkpoint before step {since:,}"
     if cause in _BACK:
@@ -116,7 +123,8 @@ def _code_of(watch: Watch, fault: Fault) -> list[str]:
         return [_each_group('group["lr"] /= 2')]
     if cause is Cause.CHANGE and fault.layers:
         parameters = _place_of(watch.module, fault.layers[0]).all_parameters
-        return [f"print([p.grad.norm() for p in {parameters}])"]
+        # Frozen parameters have no gradient, and after ``zero_grad`` none has.
+        return [f"print([p.grad.norm() for p in {parameters} if p.grad is not None])"]
     meter = fault.alerts[0].meter
     if cause is Cause.LOSS:
         return ["print(watch.losses)"]

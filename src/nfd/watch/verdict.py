@@ -303,7 +303,14 @@ def _not_judged(
     state = f"Not judged since step {since:,}" if since else "Not judged yet"
     because = " ".join(remarks_of(watch))
     assert watch.expected is not None
-    if watch.steps > watch.expected.last_step:
+    if watch.off_schedule is not None:
+        title = "The learning rate left the small networks' schedule"
+        code = (
+            "task = nfd.Task(batches, schedule=lambda step: ...)  # this run's rate over its peak\n"
+            "small = nfd.check(make_model, task, ...)"
+        )
+        step = Next("Check at the schedule of this run", code)
+    elif watch.steps > watch.expected.last_step:
         title = f"The small networks were looked at up to step {watch.expected.last_step:,}"
         at = f"at=(1, 3, 10, {watch.steps})"
         step = Next("Check for more steps", f"small = nfd.check(..., {at})")
