@@ -530,6 +530,7 @@ class Check(Shown):
         changes: what to change, for every kind of tensors: now, what it should be, and why.
         seconds: how long all trainings took, on one core each.
         plans_itself: whether its networks are of the paper, which know their own plan.
+        factors: the schedule, as a factor on ``lr`` for each step.
 
     Example::
 
@@ -801,7 +802,7 @@ class Meters(Observer):
     @property
     def settings(self) -> Mapping[str, Any]:
         at = None if self.at is None else list(self.at)
-        settings = {"at": at, "noise": self.noise, "definition": DEFINITION}
+        settings: dict[str, Any] = {"at": at, "noise": self.noise, "definition": DEFINITION}
         # Earlier versions stored the last step's rates, which differ under a schedule.
         if self.factors is not None:
             settings["rates"] = "before the schedule"

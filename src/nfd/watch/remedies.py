@@ -251,17 +251,8 @@ def _beside_another(watch: Watch, fault: Fault) -> list[str]:
     # They hold what a printed module leaves out: hooks and factors.
     names = ", ".join(f"vars({_place_of(watch.module, layer).code})" for layer in compared)
     comment = ""
-    value = alert.value
-    band = alert.band
-    for row in watch.rows:
-        # The latest look, as in the table.
-        if row.meter == alert.meter and row.layer == alert.layer:
-            value = row.value
-            band = watch.band(row) or band
-    if band is not None and value > 0 and band.value > 0:
-        ratio = value / band.value
-        times = number(max(ratio, 1 / ratio), 2)
-        comment = f"  # its output is {times} times too {alert.side}"
+    if alert.band is not None and math.isfinite(fault.times[0]):
+        comment = f"  # its output is {number(fault.times[0], 2)} times too {alert.side}"
     return [f"print({names}){comment}"]
 
 

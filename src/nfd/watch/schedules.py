@@ -84,7 +84,7 @@ class Difference:
             own = f"your learning rate was {number(self.share, 2)} of its peak"
         small = "stayed"
         if self.small_share < _AT_PEAK:
-            small = f"was {number(self.small_share, 2)} of theirs"
+            small = f"was {number(self.small_share, 2)} of its peak"
         return f"{own} at step {self.step:,}, the small networks' {small}"
 
 

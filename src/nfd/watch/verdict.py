@@ -16,8 +16,8 @@ from nfd.core.words import alike, number, plural
 from nfd.meters.meter import quantity_in_words
 from nfd.meters.reading import WatchRow, at_steps, steps_of
 from nfd.scaling.model import numberless
-from nfd.watch.alerts import Cause, Deviation, Fault, expected, faults_of
-from nfd.watch.bands import ALERTS
+from nfd.watch.alerts import Alert, Cause, Deviation, Fault, expected, faults_of, times_off
+from nfd.watch.bands import ALERTS, Band
 from nfd.watch.remedies import next_of
 from nfd.watch.watch import outside, remarks_of
 
@@ -38,7 +38,7 @@ _UNCOMPARED = (
 
 def answer_of(watch: Watch) -> Answer:
     """Say whether a training run is on course."""
-    faults = faults_of(watch.alerts)
+    faults = faults_now(watch)
     worst = table_of_faults(watch, faults)
     remarks = remarks_of(watch)
     but = " ".join(remarks)
@@ -163,7 +163,8 @@ def loss_says(watch: Watch) -> str:
     seen = loss_seen(watch)
     faults = faults_of(watch.alerts)
     if any(fault.cause in _OF_LOSS for fault in faults):
-        return "The loss shows a fault itself."
+        uncompared = "" if seen is not None else f" {_why_uncompared(watch)}"
+        return f"The loss shows a fault itself.{uncompared}"
     if seen is None:
         return _why_uncompared(watch)
     later = "" if seen.is_latest else " Later losses are not compared."
@@ -327,22 +328,18 @@ def _not_judged(
 
 
 def table_of_faults(watch: Watch, faults: Sequence[Fault]) -> list[dict[str, str]]:
-    """One row for every layer or kind of tensors with an alert, as it is now."""
-    latest: dict[tuple[str, str | None], WatchRow] = {}
-    for row in watch.rows:
-        latest[row.meter, row.layer] = row
+    """One row for every layer or kind of tensors with an alert, as it is now.
+
+    Within a fault the layer that is furthest off comes first.
+    """
+    latest = _latest(watch)
     table = []
     for fault in faults:
         for alert in fault.alerts:
             if alert.tensors:
                 table += deviations_of(alert.tensors, alert.meter)
                 continue
-            now = latest.get((alert.meter, alert.layer))
-            band = alert.band
-            value = alert.value
-            if now is not None:
-                value = now.value
-                band = watch.band(now) or band
+            value, band = _now(watch, latest, alert)
             cells = {
                 "of": alert.layer or "the network",
                 "quantity": quantity_in_words(alert.meter),
@@ -351,6 +348,32 @@ def table_of_faults(watch: Watch, faults: Sequence[Fault]) -> list[dict[str, str
             }
             table.append(cells)
     return table
+
+
+# The latest row of every meter and layer
+_Latest = Mapping[tuple[str, str | None], WatchRow]
+
+
+def faults_now(watch: Watch) -> list[Fault]:
+    """The alerts of a watch by their cause, in each the layer first that is furthest off now."""
+    latest = _latest(watch)
+    return faults_of(watch.alerts, lambda alert: times_off(*_now(watch, latest, alert)))
+
+
+def _latest(watch: Watch) -> _Latest:
+    return {(row.meter, row.layer): row for row in watch.rows}
+
+
+def _now(watch: Watch, latest: _Latest, alert: Alert) -> tuple[float, Band | None]:
+    """The value of an alert and its band: as they are now, where both are known."""
+    row = latest.get((alert.meter, alert.layer))
+    if row is None:
+        return alert.value, alert.band
+    band = watch.band(row)
+    if band is None and alert.band is not None:
+        # A later value is not compared with the band of an earlier step.
+        return alert.value, alert.band
+    return row.value, band
 
 
 def deviations_of(tensors: Sequence[Deviation], meter: str) -> list[dict[str, str]]:

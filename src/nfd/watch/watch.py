@@ -423,8 +423,8 @@ class Watch(Shown):
     def unjudged_since(self) -> int | None:
         """The last step whose look was compared with ``expected``, where a later look was not.
 
-        Then the check ended, a look failed, or the learning rate left its schedule. 0 if none was compared yet, None if the latest one
-        was, or there is no ``expected``.
+        Then the check ended, a look failed, or the learning rate left the small networks' schedule.
+        0 if none was compared yet, None if the latest one was, or there is no ``expected``.
         """
         latest = self.steps - self.steps % self.every
         if self.expected is None or 0 < self._judged_last == latest:
