@@ -26,11 +26,7 @@ _NAMED = 2
 _LISTED = 12
 # A fault that was there within so many looks was there from the start.
 _FIRST_LOOKS = 2
-# Code of these causes shows numbers, and mends nothing.
-_DIAGNOSES = {
-    Cause.CHANGE: "Look for the cause, after loss.backward()",
-    Cause.UNKNOWN: "Look for the cause",
-}
+_LOOK = "Look for the cause"
 _BACK = {Cause.BROKEN, Cause.EXPLODING, Cause.SPIKE}
 # What a training is given comes before what follows from it: activations, gradients, the loss.
 _ROOTS_FIRST = (
@@ -58,7 +54,8 @@ def next_of(watch: Watch, faults: Sequence[Fault]) -> Next:
     The code mends the cause that may explain the others, and not what follows from it.
     """
     root = min(faults, key=_order)
-    return Next(_label(watch, faults, root), "\n".join(_code_of(watch, root)))
+    lines = _code_of(watch, root)
+    return Next(_label(watch, faults, root, lines), "\n".join(lines))
 
 
 def _order(fault: Fault) -> tuple[bool, int]:
@@ -67,9 +64,14 @@ def _order(fault: Fault) -> tuple[bool, int]:
     return not is_compared_with_plan, _ROOTS_FIRST.index(fault.cause)
 
 
-def _label(watch: Watch, faults: Sequence[Fault], root: Fault) -> str:
+def _label(watch: Watch, faults: Sequence[Fault], root: Fault, lines: Sequence[str]) -> str:
     why = _why_frozen(watch, root) if root.cause is Cause.FROZEN else ""
-    return f"{why}{_what_then(watch, faults, root)}"
+    then = _what_then(watch, faults, root)
+    # Code that only prints mends nothing.
+    if then.startswith("Fix") and all(line.startswith("print(") for line in lines):
+        reads_gradients = any(".grad" in line for line in lines)
+        then = "Look for the cause, after loss.backward()" if reads_gradients else _LOOK
+    return f"{why}{then}"
 
 
 def _why_frozen(watch: Watch, fault: Fault) -> str:
@@ -93,8 +95,6 @@ def _what_then(watch: Watch, faults: Sequence[Fault], root: Fault) -> str:
         return "Compare its factors, hooks and gains with another block's, then start again"
     if cause is Cause.LOSS:
         return f"Compare with the steps before {since:,}"
-    if cause in (Cause.CHANGE, Cause.UNKNOWN):
-        return _DIAGNOSES[cause]
     if since > _FIRST_LOOKS * watch.every:
         return f"Fix, then go on from a checkpoint before step {since:,}"
     if cause in _BACK:
