@@ -261,11 +261,20 @@ def test_a_scheduler_of_absolute_rates_is_no_other_schedule() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("schedule", [None, falls])
-def test_a_lower_rate_at_the_same_schedule_is_told(schedule: Factor | None) -> None:
+@pytest.mark.parametrize(
+    ("schedule", "told"),
+    [
+        (None, "The learning rate is 0.00025, the small networks' was 0.005"),
+        (falls, "The learning rate is 0.00025, the small networks' was 0.005"),
+        # Both by the warm-up's first step
+        (warms_up, "The learning rate is 3.13e-5, the small networks' was 0.000625"),
+    ],
+)
+def test_a_lower_rate_at_the_same_schedule_is_told(schedule: Factor | None, told: str) -> None:
     watch = watched(slow, ladder(schedule), schedule)
     assert watch.off_schedule is None
     assert watch.alerts[0].cause == "all-rates"
+    assert told in watch.answer.because
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -193,6 +193,12 @@ class Ladder:
                 "again, with at=(...)."
             ) from None
 
+    def rate_at(self, step: int) -> float | None:
+        """The tuned learning rate of a step, its schedule included; None where it is not known."""
+        if self.lr is None or step > len(self.schedule):
+            return self.lr
+        return self.lr * self.schedule[step - 1]
+
     @cached_property
     def steps(self) -> tuple[int, ...]:
         """The steps after which every network was looked at."""

@@ -214,11 +214,13 @@ class Verified:
         lr: the tuned learning rate that the first step showed, its schedule included; not-a-number
             where it is not known.
         decay: whether a tensor is known to decay, or may do so.
+        step: the step of ``lr``.
     """
 
     rates: bool = False
     lr: float = math.nan
     decay: bool = True
+    step: int = 1
 
 
 class Alarm:
@@ -331,7 +333,7 @@ class Alarm:
         if alert.cause is Cause.RATE and self.verified.rates:
             texts = WORDS[Cause.CHANGE]
             return replace(alert, cause=Cause.CHANGE, reason=texts.reason, remedy=texts.remedy)
-        lr = self.bands.ladder.lr
+        lr = self.bands.ladder.rate_at(self.verified.step)
         has_their_rate = lr is not None and math.isclose(self.verified.lr, lr, rel_tol=ALIKE)
         if alert.cause is Cause.ALL_RATES and self.verified.rates and has_their_rate:
             return replace(
@@ -467,6 +469,8 @@ class RateCheck:
         self.is_planned = is_planned
         self.model = model
         self.tuned = math.nan
+        # The step at which that was read
+        self.step = 1
         # Whether some tensor decays; taken to be so until the optimizer is seen
         self.decays = True
         # Optimizers that step the model, once they are known
@@ -517,7 +521,7 @@ class RateCheck:
             and rates.keys() == scales.keys()
             and not _deviations_by_law(rates, laws, scales)
         )
-        return Verified(is_planned, self.tuned, self.decays)
+        return Verified(is_planned, self.tuned, self.decays, self.step)
 
     def _scales(self) -> dict[str, float]:
         """The learning rate of every tensor by the plan, as a multiple of the tuned one."""
@@ -575,6 +579,7 @@ class RateCheck:
         rates = {name: rates[name] for name in plan.entries if name in rates}
         laws = {name: plan.law_for(name) for name in rates}
         self.tuned = median_low(rates[name] / scales[name] for name in rates)
+        self.step = step
         if not self.is_planned:
             return []
         if rule_named(plan.rule).scales_width:

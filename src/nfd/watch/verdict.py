@@ -254,9 +254,11 @@ def _rates(watch: Watch, faults: Sequence[Fault]) -> list[str]:
         return [f"{counted} {differ} from the plan, by up to {number(largest, 2)} times"]
     ladder = None if watch.expected is None else watch.expected.ladder
     is_of_all = any(fault.cause is Cause.ALL_RATES for fault in faults)
-    if is_of_all and ladder is not None and ladder.lr is not None and watch.rate > 0:
-        small = number(ladder.lr, 3)
-        return [f"the learning rate is {number(watch.rate, 3)}, the small networks' was {small}"]
+    small = None if ladder is None else ladder.rate_at(watch.rate_step)
+    if is_of_all and small is not None and watch.rate > 0:
+        at = "" if watch.rate_step == 1 else f" at step {watch.rate_step}"
+        rate = number(watch.rate, 3)
+        return [f"the learning rate is {rate}{at}, the small networks' was {number(small, 3)}"]
     if watch.has_plans_rates and not is_of_all:
         return ["the learning rates are those of the plan"]
     return []

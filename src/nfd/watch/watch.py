@@ -420,6 +420,11 @@ class Watch(Shown):
         return self._rates.tuned
 
     @property
+    def rate_step(self) -> int:
+        """The step of ``rate``: the first with a learning rate above 0."""
+        return self._rates.step
+
+    @property
     def unjudged_since(self) -> int | None:
         """The last step whose look was compared with ``expected``, where a later look was not.
 
