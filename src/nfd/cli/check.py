@@ -115,7 +115,10 @@ class CheckCommand(SizesCommand):
         if answer.tone == "good" and next_step is not None:
             return answer.with_next(next_step.label, self._transfer(result, self.rule))
         if edits(result):
-            return answer.with_next(first_edit(result), command)
+            # What helps beside the edit is checked with it.
+            rule = result.cure or self.rule
+            line = again(command, "--rule", rule) if rule is not None else command
+            return answer.with_next(first_edit(result), line)
         return self._planned(setup, result, answer)
 
     def _transfer(self, result: Check, rule: str | None) -> str:

@@ -43,6 +43,10 @@ SEED_SCATTER = 0.1
 SCATTER_SEEDS = 2.0
 
 LEARNT = 0.01  # nats below a uniform guess
+# Of a guess's loss. Below it the seeds' spread is as large as what is learnt: a ViT of 60 steps had
+# 2.303 nats before and 2.20 after, and an interval of the cost from -54 to 67 %. Another, of 20
+# steps, had 2.28, a best rate 30 times too high, and an interval far from zero.
+HARDLY = 0.05
 LEAST_LOSS = 1e-9  # below which no logarithm of a loss is taken
 
 
@@ -128,6 +132,14 @@ class Scores:
     def learns(self) -> bool:
         """Whether at any rate the typical score is below ``guess``."""
         return bool(self.typical.min() < self.guess - self.least)
+
+    @property
+    def hardly_learns(self) -> bool:
+        """Whether even the best rate learns too little for rates to be compared by it.
+
+        False where nobody said the loss before training, so that ``least`` is 0.
+        """
+        return self.least > 0 and self.guess - float(self.typical.min()) < HARDLY * self.guess
 
     @property
     def edge(self) -> int:

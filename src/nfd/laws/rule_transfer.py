@@ -96,6 +96,12 @@ class RuleTransfer:
         """The largest size, which comes last."""
         return list(self.cells)[-1]
 
+    @property
+    def hardly_learns(self) -> Size | None:
+        """The smallest or the largest size, where its best rate learns too little to judge by."""
+        ends = list(self.cells)[:1] + list(self.cells)[-1:]
+        return next((size for size in ends if self.cells[size].hardly_learns), None)
+
     @cached_property
     def drifts(self) -> dict[Axis, Interval]:
         """Doublings of the best rate per doubling of every axis that varies, the other held."""
@@ -168,8 +174,10 @@ class RuleTransfer:
     def doubt(self) -> str:
         """Why best rates cannot be compared, or what a verdict needs whatever the regret is.
 
-        Empty where neither is so, and after a search, which judges both itself.
+        Empty where neither is so. A search judges by itself whether best rates can be compared.
         """
+        if self.hardly_learns:
+            return "Networks hardly learn: take more steps"
         if self.decision is not None:
             return ""
         unknown = list[str]()
@@ -198,6 +206,8 @@ class RuleTransfer:
         TRANSFERS where its 95 % interval is below ``TOLERANCE``, COSTS where it is above, else
         UNCERTAIN. A negative regret is a gain: the rate tuned at the small size costs nothing.
         """
+        if self.hardly_learns:
+            return "UNCERTAIN"
         if self.decision is not None:
             return self.decision.verdict
         if self.doubt or self.regret is None:

@@ -23,7 +23,7 @@ from nfd.core.estimates import UNKNOWN, Interval
 from nfd.core.names import AXES, Axis
 from nfd.core.tables import Row
 from nfd.core.words import plural
-from nfd.laws.best_rate import Scores, Size, in_words
+from nfd.laws.best_rate import LEAST_LOSS, Scores, Size, in_words
 from nfd.laws.bowl import progress_from
 from nfd.laws.gains import Gain, gains
 from nfd.laws.log_columns import Field
@@ -445,7 +445,8 @@ def _cell(rule: str, size: Size, runs: Sequence[LoggedRun], guess: float | None)
         ~np.isfinite(losses),
         guess or progress_from(log2_rates, losses),
         seeds,
-        0.0,
+        # Above zero only where somebody said what progress counts from.
+        0.0 if guess is None else LEAST_LOSS,
     )
 
 

@@ -237,7 +237,7 @@ def _next_of_fault(check: Check) -> Next:
     if kinds.intersection(_BY_RATE) and check.cure is None:
         return Next("Run next: a lower learning rate", call_of(check, lr=check.lr / 10))
     if edits(check):
-        return Next(first_edit(check), call_of(check))
+        return Next(first_edit(check), call_of(check, rule=check.cure or check.rule))
     if check.plans_itself:
         if check.cure is None:
             return Next("Read every cause", "check.wrong")
@@ -249,13 +249,15 @@ def _next_of_fault(check: Check) -> Next:
         rule = "" if check.cure == RULE else f", rule={check.cure!r}"
         code = [
             transfer_of(check, check.cure),
-            f"plan = nfd.plan(model, make_model=make_model, base={check.base}{rule}{optimizer})",
+            f"plan = nfd.plan(model, make_model=make_model, base={check.base}{rule}{optimizer}, "
+            "sample=batches[0][0])",
             "plan.apply_(model, seed=0); optimizer = plan.make_optimizer(model, lr=lr)",
         ]
         return Next(find_rate_label(check.cure), "\n".join(code))
     rule = "" if check.rule == RULE else f", rule={check.rule!r}"
     code = [
-        f"plan = nfd.plan(model, make_model=make_model, base={check.base}{rule}{optimizer})",
+        f"plan = nfd.plan(model, make_model=make_model, base={check.base}{rule}{optimizer}, "
+        "sample=batches[0][0])",
         "print(plan)",
     ]
     return Next("Compare your tensors with their plan", "\n".join(code))
@@ -455,8 +457,8 @@ def call_of(check: Check, sizes: Mapping[Axis, Sequence[int]] | None = None, **c
     """Write the call of this check again, with other sizes or settings."""
     sizes = check.sizes if sizes is None else sizes
     settings: dict[str, Any] = {"lr": check.lr}
-    if check.rule != RULE:
-        settings["rule"] = check.rule
+    if changed.setdefault("rule", check.rule) == RULE:
+        changed.pop("rule")
     if check.optimizer != OPTIMIZER:
         settings["optimizer"] = check.optimizer
     settings["seeds"] = check.seeds
