@@ -141,7 +141,9 @@ def _frozen(watch: Watch, fault: Fault) -> list[str]:
         return ["optimizer = torch.optim.AdamW(model.parameters(), lr=...)  # of this model"]
     stepped = _stepped(watch)
     lines = []
-    for layer in fault.layers:
+    order = [name for name, _ in watch.module.named_modules()]
+    layers = sorted(fault.layers, key=lambda name: order.index(name) if name in order else 0)
+    for layer in layers:
         place = _place_of(watch.module, layer)
         parameters = place.all_parameters
         if not all(p.requires_grad for p in place.parameters):
@@ -153,7 +155,7 @@ def _frozen(watch: Watch, fault: Fault) -> list[str]:
     are_all_held = all(line.endswith("requires_grad_(True)") for line in lines)
     are_modules = all(_place_of(watch.module, layer).is_module for layer in fault.layers)
     if _NAMED < len(lines) <= _LISTED and are_all_held and are_modules:
-        names = ", ".join(map(repr, fault.layers))
+        names = ", ".join(map(repr, layers))
         return [f"for name in ({names}):", "    model.get_submodule(name).requires_grad_(True)"]
     return _first_of(lines)
 

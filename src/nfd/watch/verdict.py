@@ -248,10 +248,13 @@ def _rates(watch: Watch, faults: Sequence[Fault]) -> list[str]:
         tensors += fault.alerts[0].tensors
     ratios = [one.value / one.planned for one in tensors if one.planned > 0 and one.value > 0]
     if ratios:
-        largest = max(max(ratio, 1 / ratio) for ratio in ratios)
-        differ = "differs" if len(tensors) == 1 else "differ"
+        furthest = max(ratios, key=lambda ratio: abs(math.log(ratio)))
+        side = "large" if furthest > 1 else "small"
+        times = number(max(furthest, 1 / furthest), 2)
+        meters = {fault.alerts[0].meter for fault in faults if fault.alerts[0].tensors}
+        what = "initial weights" if meters == {"std"} else "learning rates"
         counted = plural(len(tensors), "tensor")
-        return [f"{counted} {differ} from the plan, by up to {number(largest, 2)} times"]
+        return [f"{what} of {counted} are not the plan's, up to {times} times too {side}"]
     ladder = None if watch.expected is None else watch.expected.ladder
     is_of_all = any(fault.cause is Cause.ALL_RATES for fault in faults)
     small = None if ladder is None else ladder.rate_at(watch.rate_step)

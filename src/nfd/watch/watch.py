@@ -718,7 +718,7 @@ def remarks_of(watch: Watch) -> list[str]:
             f"Only frozen and broken layers are judged: {watch.off_schedule}. Check with "
             "nfd.Task(batches, schedule=lambda step: ...), the factor of this run."
         )
-    if not expected.is_of_sound:
+    if not expected.is_of_sound and not off_plan(watch):
         remarks.append(
             f"The small networks had faults, too (check.ok is False), so bands are {DRIFTING:g} "
             "times as wide."
