@@ -71,6 +71,11 @@ SMALL = {
         ANSWER,
         1,
     ),
+    "what_will_it_cost": (
+        "WIDTHS, STEPS, BUDGETS = [16, 32], 60, [16, 30]",
+        rf"(?s)of width 32 takes.*{ANSWER}.*trainings, then \d+ in all.*{ANSWER}.*1 more seed with",
+        0,
+    ),
     "watch_a_run": (
         "WIDTH, DEPTH, STEPS, EVERY = 64, 4, 3, 1",
         rf"(?s){ANSWER}.*{ANSWER}.*✗ .*make_optimizer",

@@ -106,6 +106,32 @@ def test_an_alert_is_shown_where_there_is_one_and_not_otherwise(tmp_path: Path) 
     assert "alerts" not in line
 
 
+class TwoAtEveryLook(Limits):
+    """Raises two alerts at every look, each of a layer more."""
+
+    def alerts(self, rows: Sequence[WatchRow]) -> list[Alert]:
+        step = rows[0].step
+        said = Cause.FROZEN, "the layer does not train", "Let it train."
+        layers = [f"blocks.{step // 2}.{part}" for part in ("up", "down")]
+        return [Alert(step, step, "change", layer, 0.0, None, *said) for layer in layers]
+
+
+@pytest.mark.filterwarnings("ignore:.*layers do not train")
+def test_the_mark_of_the_first_alert_counts_the_alerts_of_its_own_step(tmp_path: Path) -> None:
+    model, plan = planned(Residual(WIDTH, DEPTH))
+    watch = nfd.Watch(model, plan, X, every=2, expected=TwoAtEveryLook(1.0))
+    pages = {}
+    for step in (1, 2, 3, 4):
+        train(model, plan, 1)
+        watch.step(1 / step)
+        pages[step] = text_of(nfd.run_page(watch, tmp_path / "run.html"))
+    assert "alerts at step" not in pages[1]
+    assert "✗ 2 alerts at step 2" in pages[2]
+    assert "so far" not in pages[2]
+    assert len(watch.alerts) == 4
+    assert "✗ 2 alerts at step 2, 4 so far" in pages[4]
+
+
 @pytest.mark.slow
 def test_beyond_the_last_look_of_the_check_nothing_is_judged_and_the_reader_is_told(
     tmp_path: Path,

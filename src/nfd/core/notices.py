@@ -17,13 +17,20 @@ LOG = logging.getLogger("nfd")
 # Without a handler Python would print every line of the log to stderr, where the warning already
 # stands.
 LOG.addHandler(logging.NullHandler())
+# Whose frames are not the user's: this library, its decorators, and what calls it in a training
+_NOT_USERS = {
+    "nfd",
+    "contextlib",
+    "torch",
+    "transformers",
+    "accelerate",
+    "lightning",
+    "pytorch_lightning",
+}
 
 
 def tell(text: str, category: type[Warning] = RuntimeWarning) -> None:
-    """Log a text, and warn of it at the line that called.
-
-    That is a line of the user's code, or of another library's.
-    """
+    """Log a text, and warn of it at the user's line that called, such as ``trainer.train()``."""
     LOG.warning(text)
     frame = _outer_frame()
     # The registry is new: a module's registry would swallow the same words of a second training in
@@ -40,9 +47,9 @@ def tell(text: str, category: type[Warning] = RuntimeWarning) -> None:
 
 
 def _outer_frame() -> FrameType:
-    """Find the innermost frame that is not of this library or of its decorators."""
+    """Find the innermost frame that is not of this library or of a trainer."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and _module_of(frame).partition(".")[0] in ("nfd", "contextlib"):
+    while frame.f_back is not None and _module_of(frame).partition(".")[0] in _NOT_USERS:
         frame = frame.f_back
     return frame
 

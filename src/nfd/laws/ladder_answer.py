@@ -146,7 +146,11 @@ class LadderForecast(Shown):
         best = ""
         if self.split is not None:
             title += f": train {self._run}"
-            best = f" Best size {self.split.parameters.in_words()}."
+            of_size = self.split.parameters
+            best = (
+                f" Best size {number(of_size.value)} (95 %: {number(of_size.low)} to "
+                f"{number(of_size.high)})."
+            )
         # Of runs without noise, which only examples have, digits would run out.
         miss = max(abs(next(iter(law.misses.values()))), 1e-4)
         what = "The budget" if self.is_budget else "That"

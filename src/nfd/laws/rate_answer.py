@@ -97,6 +97,8 @@ def of_training(best: BestRate) -> Answer:
     is_dear = best.excess.value > _DEAR or best.excess.high > _DEAREST
     is_open = is_dear or size_to_add is not None
     because = _cost(best)
+    chance = f"training diverges with a chance of {100 * best.diverges:.2g} % at this rate."
+    is_likely = best.diverges >= _LEAST_CHANCE
     following = _after_training(best)
     open_title = title.replace("Train", "Probably train", 1)
     if size_to_add is not None:
@@ -105,12 +107,11 @@ def of_training(best: BestRate) -> Answer:
             "One size cannot say how the rate follows size. By public sweeps the best guess is "
             f"{number(best.advised)}. {because}"
         )
+        is_likely = False
         following = _sweep(best.law, size_to_add)
     elif is_dear:
         several = listed([number(best.advised * factor) for factor in (0.5, 1.0, 2.0)])
         following = _again(f"Train a tenth as long at {several}")
-    chance = f"training diverges with a chance of {100 * best.diverges:.2g} % at this rate."
-    is_likely = best.diverges >= _LEAST_CHANCE
     return Answer(
         "open" if is_open else "good",
         NOT_DECIDED if is_open else "Advised",
@@ -177,10 +178,11 @@ def pairs_of(law: RateLaw) -> list[tuple[float, float]]:
 def _cost(best: BestRate) -> str:
     """What the advice costs, and where the best rate lies."""
     cost = best.excess.scaled(100)
-    text = f"This rate costs {number(cost.value)} % of the loss on average"
+    text = f"This rate costs {number(cost.value)} %"
     # Where a diverged run is within the interval, its chance says more than a whole loss.
     if best.diverges < _MOST_CHANCE:
-        text += f", at most {number(cost.high)} %"
+        text += f" (95 %: at most {number(cost.high)} %)"
+    text += " of the loss on average"
     batch = _batch(best)
     place = "The best rate lies between"
     if batch is not None:

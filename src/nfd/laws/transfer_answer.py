@@ -172,7 +172,7 @@ class Question:
         if asks_for_rule:
             options["--rule"] = (best.rule,)
         return Advice(
-            "Next: plan the size that you train",
+            "Next: plan the size that you train, such as",
             f"plan = nfd.plan(model, {small}, make_model=make_model{rule}, "
             "sample=batches[0][0])\n"
             f"plan.apply_(model, seed=0); optimizer = plan.make_optimizer(model, lr={rate})",
@@ -533,7 +533,7 @@ class Question:
     def _at_small_rate(self, rule: RuleTransfer, small: Size, large: Size) -> str:
         rate = rule.rate(small)
         return (
-            f"At the smallest network's best rate, {rate.in_words()}, the network of "
+            f"At the smallest network's fitted best rate, {rate.in_words()}, the network of "
             f"{self.size(large)}"
         )
 

@@ -150,7 +150,8 @@ def check(
     family.check_sizes(sizes["width"], sizes["depth"])
     check_flag("remedy", remedy)
     judge = _judge(family, task, rate, is_told=optimizer is not None)
-    observe = (Meters(None if at is None else looks, noise), Routing())
+    factors = task.factors(rate)
+    observe = (Meters(None if at is None else looks, noise, factors), Routing())
     asked = Asked(sizes, seeds)
     # The bands of a watch need all networks.
     designs = designs_of(asked) if len(looks) == 1 else [Design(sizes, seeds or SEEDS)]
@@ -191,6 +192,7 @@ def check(
         _changes(family, cure, seen.suspects, sizes, rate),
         seen.seconds,
         not tests_itself(family.make_model, family.base),
+        factors or (1.0,) * task.steps,
     )
 
 
@@ -559,6 +561,7 @@ class Check(Shown):
         changes: what to change, for every kind of tensors: now, what it should be, and why.
         seconds: how long all trainings took, on one core each.
         plans_itself: whether its networks are of the paper, which know their own plan.
+        factors: the schedule, as a factor on ``lr`` for each step.
 
     Example::
 
@@ -593,6 +596,7 @@ class Check(Shown):
     changes: list[Change] = field(default_factory=list)
     seconds: float = 0.0
     plans_itself: bool = False
+    factors: Sequence[float] = ()
 
     @property
     def table(self) -> list[dict[str, Any]]:
@@ -662,8 +666,9 @@ class Check(Shown):
     def ladder(self) -> dict[str, Any]:
         """The data of ``nfd.Watch`` for its bands, as plain numbers and strings.
 
-        ``rule``, ``optimizer`` and ``lr``, whether the check found no fault (``ok``), the width and
-        depth of the base (``base``), the ``definition`` of the meters, and the ``networks``: width,
+        ``rule``, ``optimizer`` and ``lr``, its ``schedule`` as a factor for each step, whether the
+        check found no fault (``ok``), the width and depth of the base (``base``), the
+        ``definition`` of the meters, and the ``networks``: width,
         depth, the ``shapes`` of their tensors, ``readings``, each a ``nfd.watch.WatchRow``, and
         ``losses``, the step and loss of every look.
         """
@@ -676,6 +681,7 @@ class Check(Shown):
             "rule": self.rule,
             "optimizer": self.optimizer,
             "lr": self.lr,
+            "schedule": list(self.factors),
             "definition": DEFINITION,
             "ok": self.ok,
             "base": list(self.base),
@@ -817,15 +823,22 @@ class Meters(Observer):
     ``readings``, the same with the meters of its blocks, as rows of ``nfd.watch.WatchRow``,
     ``noise``, the noise scale of its gradients if asked for, ``draws``, whether it drew random
     numbers, and ``print``, a hash of its initial weights.
+
+    ``factors`` are the schedule on the learning rate, one for each step; None where it is constant.
     """
 
     at: tuple[int, ...] | None = None
     noise: bool = False
+    factors: tuple[float, ...] | None = None
 
     @property
     def settings(self) -> Mapping[str, Any]:
         at = None if self.at is None else list(self.at)
-        return {"at": at, "noise": self.noise, "definition": DEFINITION}
+        settings: dict[str, Any] = {"at": at, "noise": self.noise, "definition": DEFINITION}
+        # Earlier versions stored the last step's rates, which differ under a schedule.
+        if self.factors is not None:
+            settings["rates"] = "before the schedule"
+        return settings
 
     def begin(self, member: Member, task: Task) -> Observation:
         return _Measurement(self, member, task)
@@ -855,7 +868,8 @@ class _Measurement(Observation):
 
     def after(self, row: Step) -> None:
         """Read the network after a step, or name the layer that broke it."""
-        self.sizes.after(row.optimizer)
+        factors = self.asked.factors
+        self.sizes.after(row.optimizer, 1.0 if factors is None else factors[row.step])
         self.losses.append(row.loss)
         self.meters[""]["loss"] = row.loss
         done = row.step + 1

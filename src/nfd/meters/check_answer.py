@@ -100,7 +100,7 @@ def _title_of_changes(changes: Sequence[Change]) -> str:
     """Say how many tensors need what."""
     count = len(by_tensor(changes))
     if all(change.quantity == "attention logits" for change in changes):
-        return "Attention logits grow with width: add heads, or divide by d, not √d"
+        return "Attention logits grow with width: add heads, or scale them by √d₀/d"
     needs = list(dict.fromkeys(NEEDS[change.quantity] for change in changes))
     what = "other settings"
     if len(needs) <= 2:
@@ -184,7 +184,10 @@ def _of_remedy(check: Check) -> str:
     if not left and not faults:
         return f"With the plan {remedy.rule} they stay so."
     if not left:
-        return f"With the plan {remedy.rule} none does."
+        verdicts = {row["verdict"] for row in check.table if is_fault(row)}
+        verb = {"GROWS": "grows", "COLLAPSES": "shrinks"}.get(min(verdicts), "changes")
+        verb = verb if len(verdicts) == 1 else "changes"
+        return f"With the plan {remedy.rule} none {verb}."
     verb = "does" if len(left) == 1 else "do"
     return f"With the plan {remedy.rule} {len(left)} still {verb}."
 
@@ -497,7 +500,8 @@ def terminal_rows(check: Check) -> list[dict[str, str]]:
         for column in in_order:
             of_column = [change for change in changes if column_of(change) == column]
             nothing = "" if column == "also" else "fine"
-            row[column] = "; ".join(_cell(one, widest[column]) for one in of_column) or nothing
+            name = "change" if in_order == ["also"] else column
+            row[name] = "; ".join(_cell(one, widest[column]) for one in of_column) or nothing
         rows.append(row)
     return rows
 

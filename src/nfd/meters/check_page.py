@@ -115,6 +115,8 @@ def _what_to_change(check: Check) -> Section:
         }
         for column in columns:
             row |= _cells(column, [one for one in changes if column_of(one) == column])
+        if columns == ["also"]:
+            row["change"] = row.pop("also")
         if begins_late:
             begins = dict.fromkeys(change.begins for change in changes)
             row["since"] = Cell(((" · ".join(_axes_of_begins(begins)), "soft"),))

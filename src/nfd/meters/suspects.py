@@ -104,10 +104,13 @@ class Sizes:
         self.optimizer: Any = None
         self.names = {id(t.parameter): name for name, t in infos.items()}
 
-    def after(self, optimizer: torch.optim.Optimizer) -> None:
+    def after(self, optimizer: torch.optim.Optimizer, factor: float = 1.0) -> None:
         """Note the effects of a step and its learning rates, of which the latest count.
 
         A loop may overwrite the learning rates of the groups after the first step.
+
+        Args:
+            factor: of the schedule at this step. Rates are noted without it, as the user gave them.
         """
         self.optimizer = optimizer
         for group in optimizer.param_groups:
@@ -118,7 +121,8 @@ class Sizes:
             for p in group["params"]:
                 name = self.names.get(id(p), "")
                 if name in self.settings:
-                    self.settings[name] = {"rate": rate, "decay": rate * decay}
+                    base_rate = rate / factor
+                    self.settings[name] = {"rate": base_rate, "decay": base_rate * decay}
                     self._note(name, p, rate)
 
     def _note(self, name: str, p: Tensor, rate: float) -> None:

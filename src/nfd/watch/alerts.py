@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -17,6 +17,8 @@ from nfd.watch.bands import Band
 
 # Names of layers in a sentence
 _NAMED = 5
+# A layer is named as the worst of several where it is so many times as far off as the next.
+_STANDS_OUT = 3.0
 # Letters of a layer's name in a title
 _SHORT_NAME = 24
 
@@ -81,7 +83,7 @@ class Alert:
     tensors: tuple[Deviation, ...] = ()
 
     def __str__(self) -> str:
-        return str(Fault((self,)))
+        return str(faults_of([self])[0])
 
     @property
     def side(self) -> str:
@@ -142,8 +144,8 @@ WORDS: dict[Cause, Words] = {
     ),
     Cause.ALL_RATES: Words(
         "all learning rates differ from those of the small networks",
-        "Pass plan.make_optimizer the lr of the base, and compare warm-up, schedule, loss and data "
-        "with the check's.",
+        "Give the optimizer the small networks' learning rate (with a plan, as lr of "
+        "plan.make_optimizer), and compare warm-up, schedule, loss and data with the check's.",
         seen="Most layers change too {much} since step {since}.",
     ),
     Cause.FROZEN: Words(
@@ -163,27 +165,28 @@ WORDS: dict[Cause, Words] = {
         seen="Compared with the plan before the first step.",
     ),
     Cause.RATE: Words(
-        "the learning rate of the layer is not the plan's",
-        "Give it the group that plan.param_groups makes.",
+        "the layer changes as at another learning rate than in the small networks",
+        "Give it the learning rate that it had there (with a plan, its group of "
+        "plan.param_groups).",
         one="{count} layer changes too {much}, as at a wrong learning rate",
         several="{count} layers change too {much}, as at wrong learning rates",
         short="{count} layer changes too {much}",
         shorts="{count} layers change too {much}",
         named="{layer} changes too {much}",
         seen="Weights change too {much} since step {since}, which shows another learning rate than "
-        "the plan's.",
+        "the small networks had.",
     ),
     Cause.CHANGE: Words(
-        "the layer changes otherwise than in the small networks, though its learning rate is the "
-        "plan's",
+        "the layer changes otherwise than in the small networks, though the ratios of the learning "
+        "rates are right",
         "Compare its gradients, its inputs and its multipliers with theirs, and the batches and "
         "the loss. If the rule lets updates grow with size, lower the learning rate.",
         one="{count} layer changes too {much}",
         several="{count} layers change too {much}",
         named="{layer} changes too {much}",
         of_all="most layers change too {much}, at the same learning rate",
-        seen="Weights change too {much} since step {since}, though the learning rates are the "
-        "plan's.",
+        seen="Weights change too {much} since step {since}, though the ratios of the learning "
+        "rates are right.",
     ),
     Cause.MULTIPLIER: Words(
         "the output of the block has the wrong scale",
@@ -246,9 +249,14 @@ _MUCH = {"large": "much", "small": "little"}
 
 @dataclass(frozen=True)
 class Fault:
-    """The alerts of one cause, the first of them raised first."""
+    """The alerts of one cause, the furthest off first.
+
+    Attributes:
+        alerts: at least one. times: by which factor each is off (``times_off``).
+    """
 
     alerts: tuple[Alert, ...]
+    times: tuple[float, ...]
 
     @property
     def cause(self) -> Cause:
@@ -275,14 +283,14 @@ class Fault:
     @property
     def title(self) -> str:
         """What is wrong, with the layers counted: ``4 layers do not train``."""
-        words = WORDS[self.cause]
-        return self._worded(words.one, words.several)
+        return f"{self._counted}{self._worst}"
 
     @property
     def short(self) -> str:
         """The title, as short as it can be."""
         words = WORDS[self.cause]
-        return self._worded(words.short or words.one, words.shorts or words.several)
+        text = self._worded(words.short or words.one, words.shorts or words.several)
+        return f"{text}{self._worst}"
 
     @property
     def named(self) -> str:
@@ -302,6 +310,21 @@ class Fault:
     def remedy(self) -> str:
         """What to do, in sentences."""
         return self.alerts[0].remedy
+
+    @property
+    def _counted(self) -> str:
+        words = WORDS[self.cause]
+        return self._worded(words.one, words.several)
+
+    @property
+    def _worst(self) -> str:
+        """Name the first layer where it stands out: others may follow from it."""
+        if len(self.layers) < 2 or not math.isfinite(self.times[0]):
+            return ""
+        if self.times[0] < _STANDS_OUT * self.times[1]:
+            return ""
+        first = self.alerts[0]
+        return f" (worst: {first.layer}, {number(self.times[0], 2)} times too {first.side})"
 
     def _worded(self, one: str, several: str) -> str:
         first = self.alerts[0]
@@ -343,18 +366,39 @@ class Fault:
         numbers = (
             f"{of}{quantity_in_words(first.meter)} is {measured(first.value, first.band)}{since}"
         )
-        return f"step {self.step}: {self.title}{place}; {numbers}. {self.remedy}".rstrip()
+        return f"step {self.step}: {self._counted}{place}; {numbers}. {self.remedy}".rstrip()
 
 
-def faults_of(alerts: Iterable[Alert]) -> list[Fault]:
-    """Group alerts by what is wrong, what was raised first at the top."""
+def times_off(value: float, band: Band | None) -> float:
+    """By which factor a value is off; infinity for 0, and 1 where nothing was expected."""
+    if band is None:
+        return 1.0
+    if not math.isfinite(value) or value <= 0 or band.value <= 0:
+        return math.inf
+    ratio = value / band.value
+    return max(ratio, 1 / ratio)
+
+
+def _times_when_raised(alert: Alert) -> float:
+    return times_off(alert.value, alert.band)
+
+
+def faults_of(
+    alerts: Iterable[Alert], times_of: Callable[[Alert], float] = _times_when_raised
+) -> list[Fault]:
+    """Group alerts by what is wrong: what was raised first at the top, in it the furthest off."""
     groups: dict[tuple[Cause, bool, str], list[Alert]] = {}
     for alert in alerts:
         is_of_all = alert.layer is None or bool(alert.tensors)
         # Causes of the whole network are one fault for each reason.
         reason = alert.reason if is_of_all else ""
         groups.setdefault((alert.cause, is_of_all, reason), []).append(alert)
-    return [Fault(tuple(group)) for group in groups.values()]
+    return [_fault(group, times_of) for group in groups.values()]
+
+
+def _fault(alerts: Iterable[Alert], times_of: Callable[[Alert], float]) -> Fault:
+    ordered = sorted(alerts, key=times_of, reverse=True)
+    return Fault(tuple(ordered), tuple(map(times_of, ordered)))
 
 
 def measured(value: float, band: Band | None) -> str:

@@ -149,6 +149,7 @@ class Ladder:
         rule, optimizer: their names.
         ok: whether the check found no fault in them.
         lr: the tuned learning rate; None where it was not stored.
+        schedule: factors on it, one for each step; empty where they were not stored.
     """
 
     networks: Sequence[LadderRun]
@@ -157,6 +158,7 @@ class Ladder:
     optimizer: str = ""
     ok: bool = True
     lr: float | None = None
+    schedule: Sequence[float] = ()
 
     @classmethod
     def of(cls, stored: Any) -> Self:
@@ -174,13 +176,28 @@ class Ladder:
                 warnings.warn(_OLDER, RuntimeWarning, stacklevel=4)
             width, depth = (float(size) for size in stored["base"])
             lr = None if stored.get("lr") is None else float(stored["lr"])
-            is_sound = bool(stored.get("ok", True))
-            return cls(networks, (width, depth), stored["rule"], stored["optimizer"], is_sound, lr)
+            # Earlier versions did not store it.
+            schedule = [float(factor) for factor in stored.get("schedule", ())]
+            return cls(
+                networks,
+                (width, depth),
+                stored["rule"],
+                stored["optimizer"],
+                bool(stored.get("ok", True)),
+                lr,
+                schedule,
+            )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(
                 f"expected is not the ladder of a check ({type(error).__name__}: {error}). Check "
                 "again, with at=(...)."
             ) from None
+
+    def rate_at(self, step: int) -> float | None:
+        """The tuned learning rate of a step, its schedule included; None where it is not known."""
+        if self.lr is None or step > len(self.schedule):
+            return self.lr
+        return self.lr * self.schedule[step - 1]
 
     @cached_property
     def steps(self) -> tuple[int, ...]:

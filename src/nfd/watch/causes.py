@@ -44,6 +44,7 @@ from nfd.scaling.plan import Plan
 from nfd.scaling.rules import rule_named
 from nfd.watch.alerts import WORDS, Alert, Cause, Deviation
 from nfd.watch.bands import CHANGE, Band, Bands, Ladder
+from nfd.watch.schedules import LatestRate, Rate, rate_of
 
 # A layer that changes by less than this share of what was expected does not train.
 _FROZEN_SHARE = 0.01
@@ -90,6 +91,9 @@ class _Snapshot:
     ``limit`` is the largest deviation within a band.
     """
 
+    # The share of the expected change below which a layer stands still
+    frozen_share = _FROZEN_SHARE
+
     def __init__(self, judged: Iterable[_Judged], limit: float) -> None:
         self.all = sorted(judged, key=lambda j: -abs(j.band.deviation))
         self.limit = limit
@@ -101,6 +105,12 @@ class _Snapshot:
             if meter == _SPECTRAL and j.row.layer not in changed:
                 meter = CHANGE
             self.rows.setdefault(meter, []).append(j)
+
+    def beside_each_other(self) -> None:
+        """Compare layers with the one that changes most, where all may change too little."""
+        layers = [j for j in self.rows[CHANGE] if j.row.layer is not None and j.band.value > 0]
+        most = max((j.row.value / j.band.value for j in layers), default=0.0)
+        self.frozen_share = _FROZEN_SHARE * min(most, 1.0)
 
     def outside(self, meter: str) -> list[_Judged]:
         """The layers that have been outside of their bands for two looks or more."""
@@ -149,7 +159,8 @@ def _stands_still(j: _Judged) -> bool:
 
 
 def _frozen(look: _Snapshot) -> list[_Judged]:
-    return [j for j in look.outside(CHANGE) if _stands_still(j)]
+    """The layers that do not train."""
+    return [j for j in look.outside(CHANGE) if j.row.value < look.frozen_share * j.band.value]
 
 
 def _changed(look: _Snapshot) -> list[_Judged]:
@@ -203,11 +214,13 @@ class Verified:
         lr: the tuned learning rate that the first step showed, its schedule included; not-a-number
             where it is not known.
         decay: whether a tensor is known to decay, or may do so.
+        step: the step of ``lr``.
     """
 
     rates: bool = False
     lr: float = math.nan
     decay: bool = True
+    step: int = 1
 
 
 class Alarm:
@@ -218,9 +231,12 @@ class Alarm:
         ladder: the small networks.
         is_of_sound: whether the check of the ladder found no fault.
         verified: what is known not to be the cause.
+        only_frozen: whether sizes of changes show nothing, as under another schedule, so that only
+            layers that do not train beside others are judged, and numbers that are not finite.
     """
 
     verified = Verified()
+    only_frozen = False
     ladder: Ladder | None = None
 
     def __init__(self, bands: Bands) -> None:
@@ -284,7 +300,11 @@ class Alarm:
     def _named(self, look: _Snapshot) -> list[Alert]:
         """The alerts of the causes that a look shows: one for the network, or one per layer."""
         named: dict[str | None, tuple[_Judged, Cause]] = {}
+        if self.only_frozen:
+            look.beside_each_other()
         for cause, evidence_of in EVIDENCE.items():
+            if self.only_frozen and cause is not Cause.FROZEN:
+                continue
             if cause is Cause.DECAY and not self.verified.decay:
                 continue
             evidence = evidence_of(look)
@@ -313,7 +333,7 @@ class Alarm:
         if alert.cause is Cause.RATE and self.verified.rates:
             texts = WORDS[Cause.CHANGE]
             return replace(alert, cause=Cause.CHANGE, reason=texts.reason, remedy=texts.remedy)
-        lr = self.bands.ladder.lr
+        lr = self.bands.ladder.rate_at(self.verified.step)
         has_their_rate = lr is not None and math.isclose(self.verified.lr, lr, rel_tol=ALIKE)
         if alert.cause is Cause.ALL_RATES and self.verified.rates and has_their_rate:
             return replace(
@@ -449,18 +469,37 @@ class RateCheck:
         self.is_planned = is_planned
         self.model = model
         self.tuned = math.nan
+        # The step at which that was read
+        self.step = 1
         # Whether some tensor decays; taken to be so until the optimizer is seen
         self.decays = True
         # Optimizers that step the model, once they are known
         self._optimizers: list[ref[torch.optim.Optimizer]] = []
         self._seen = seen = list[torch.optim.Optimizer]()
+        # The rate at the latest look, of the first of them
+        self.latest = latest = LatestRate()
+        self._noted = noted = dict[int, Rate]()
 
         # The hook must not keep the watch alive.
         def note(optimizer: torch.optim.Optimizer, _args: Any, _options: Any) -> None:
             if all(optimizer is not earlier for earlier in seen):
                 seen.append(optimizer)
+            if latest.is_due:
+                noted[id(optimizer)] = rate_of(optimizer)
 
         self._remove = finalize(self, register_optimizer_step_post_hook(note).remove)
+
+    def _follow(self, optimizer: torch.optim.Optimizer) -> None:
+        """Let an optimizer note its rate at every look, from the step it was first seen at."""
+        latest = self.latest
+        latest.rate = self._noted.get(id(optimizer))
+        self._noted.clear()
+
+        # This hook must not keep the watch alive, either.
+        def note(stepped: torch.optim.Optimizer, _args: Any, _options: Any) -> None:
+            latest.note(stepped)
+
+        finalize(self, optimizer.register_step_post_hook(note).remove)
 
     @property
     def optimizers(self) -> list[torch.optim.Optimizer]:
@@ -482,7 +521,7 @@ class RateCheck:
             and rates.keys() == scales.keys()
             and not _deviations_by_law(rates, laws, scales)
         )
-        return Verified(is_planned, self.tuned, self.decays)
+        return Verified(is_planned, self.tuned, self.decays, self.step)
 
     def _scales(self) -> dict[str, float]:
         """The learning rate of every tensor by the plan, as a multiple of the tuned one."""
@@ -534,11 +573,13 @@ class RateCheck:
         self._remove()
         self._seen.clear()
         self._optimizers = [ref(optimizer) for optimizer in dict.fromkeys(steppers.values())]
+        self._follow(next(iter(steppers.values())))
         self.decays = any(decays.values())
         # In the order of the plan, in which messages name tensors.
         rates = {name: rates[name] for name in plan.entries if name in rates}
         laws = {name: plan.law_for(name) for name in rates}
         self.tuned = median_low(rates[name] / scales[name] for name in rates)
+        self.step = step
         if not self.is_planned:
             return []
         if rule_named(plan.rule).scales_width:

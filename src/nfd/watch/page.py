@@ -18,7 +18,7 @@ from nfd.meters.meter import METERS, METERS_OF_LAYERS, quantity_in_words
 from nfd.meters.reading import Series, WatchRow, at_steps, in_series, stack_at, steps_of
 from nfd.report.look import BLUE
 from nfd.report.page import Card, Label, Section, figure_section, page
-from nfd.watch.alerts import Fault, expected, faults_of, measured
+from nfd.watch.alerts import Fault, expected, measured
 from nfd.watch.bands import ALERTS
 from nfd.watch.run_charts import (
     loss_picture,
@@ -27,7 +27,7 @@ from nfd.watch.run_charts import (
     worst_layer,
     worst_picture,
 )
-from nfd.watch.verdict import EXPECTED, deviations_of
+from nfd.watch.verdict import EXPECTED, deviations_of, faults_now
 from nfd.watch.watch import Watch, name_of, outside, remarks_of
 
 MARK = '<meta name="generator" content="nfd run page">'
@@ -94,7 +94,7 @@ def _is_ours(path: Path) -> bool:
 
 def first_sections_of(watch: Watch) -> list[Section]:
     """What a page and a notebook show first: the loss, a card for each fault, the worst layers."""
-    faults = faults_of(watch.alerts)
+    faults = faults_now(watch)
     sections = []
     loss = loss_picture(watch)
     if loss is not None:

@@ -26,6 +26,7 @@ _NAMED = 2
 _LISTED = 12
 # A fault that was there within so many looks was there from the start.
 _FIRST_LOOKS = 2
+_LOOK = "Look for the cause"
 _BACK = {Cause.BROKEN, Cause.EXPLODING, Cause.SPIKE}
 # What a training is given comes before what follows from it: activations, gradients, the loss.
 _ROOTS_FIRST = (
@@ -53,7 +54,8 @@ def next_of(watch: Watch, faults: Sequence[Fault]) -> Next:
     The code mends the cause that may explain the others, and not what follows from it.
     """
     root = min(faults, key=_order)
-    return Next(_label(watch, faults, root), "\n".join(_code_of(watch, root)))
+    lines = _code_of(watch, root)
+    return Next(_label(watch, faults, root, lines), "\n".join(lines))
 
 
 def _order(fault: Fault) -> tuple[bool, int]:
@@ -62,9 +64,14 @@ def _order(fault: Fault) -> tuple[bool, int]:
     return not is_compared_with_plan, _ROOTS_FIRST.index(fault.cause)
 
 
-def _label(watch: Watch, faults: Sequence[Fault], root: Fault) -> str:
+def _label(watch: Watch, faults: Sequence[Fault], root: Fault, lines: Sequence[str]) -> str:
     why = _why_frozen(watch, root) if root.cause is Cause.FROZEN else ""
-    return f"{why}{_what_then(watch, faults, root)}"
+    then = _what_then(watch, faults, root)
+    # Code that only prints mends nothing.
+    if then.startswith("Fix") and all(line.startswith("print(") for line in lines):
+        reads_gradients = any(".grad" in line for line in lines)
+        then = "Look for the cause, after loss.backward()" if reads_gradients else _LOOK
+    return f"{why}{then}"
 
 
 def _why_frozen(watch: Watch, fault: Fault) -> str:
@@ -116,7 +123,8 @@ def _code_of(watch: Watch, fault: Fault) -> list[str]:
         return [_each_group('group["lr"] /= 2')]
     if cause is Cause.CHANGE and fault.layers:
         parameters = _place_of(watch.module, fault.layers[0]).all_parameters
-        return [f"print([p.grad.norm() for p in {parameters}])"]
+        # Frozen parameters have no gradient, and after ``zero_grad`` none has.
+        return [f"print([p.grad.norm() for p in {parameters} if p.grad is not None])"]
     meter = fault.alerts[0].meter
     if cause is Cause.LOSS:
         return ["print(watch.losses)"]
@@ -133,7 +141,9 @@ def _frozen(watch: Watch, fault: Fault) -> list[str]:
         return ["optimizer = torch.optim.AdamW(model.parameters(), lr=...)  # of this model"]
     stepped = _stepped(watch)
     lines = []
-    for layer in fault.layers:
+    order = [name for name, _ in watch.module.named_modules()]
+    layers = sorted(fault.layers, key=lambda name: order.index(name) if name in order else 0)
+    for layer in layers:
         place = _place_of(watch.module, layer)
         parameters = place.all_parameters
         if not all(p.requires_grad for p in place.parameters):
@@ -145,7 +155,7 @@ def _frozen(watch: Watch, fault: Fault) -> list[str]:
     are_all_held = all(line.endswith("requires_grad_(True)") for line in lines)
     are_modules = all(_place_of(watch.module, layer).is_module for layer in fault.layers)
     if _NAMED < len(lines) <= _LISTED and are_all_held and are_modules:
-        names = ", ".join(map(repr, fault.layers))
+        names = ", ".join(map(repr, layers))
         return [f"for name in ({names}):", "    model.get_submodule(name).requires_grad_(True)"]
     return _first_of(lines)
 
@@ -243,17 +253,8 @@ def _beside_another(watch: Watch, fault: Fault) -> list[str]:
     # They hold what a printed module leaves out: hooks and factors.
     names = ", ".join(f"vars({_place_of(watch.module, layer).code})" for layer in compared)
     comment = ""
-    value = alert.value
-    band = alert.band
-    for row in watch.rows:
-        # The latest look, as in the table.
-        if row.meter == alert.meter and row.layer == alert.layer:
-            value = row.value
-            band = watch.band(row) or band
-    if band is not None and value > 0 and band.value > 0:
-        ratio = value / band.value
-        times = number(max(ratio, 1 / ratio), 2)
-        comment = f"  # its output is {times} times too {alert.side}"
+    if alert.band is not None and math.isfinite(fault.times[0]):
+        comment = f"  # its output is {number(fault.times[0], 2)} times too {alert.side}"
     return [f"print({names}){comment}"]
 
 

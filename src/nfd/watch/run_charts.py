@@ -27,7 +27,7 @@ from nfd.report.look import (
 from nfd.report.picture import Picture, picture
 from nfd.watch.alerts import Fault, measured
 from nfd.watch.bands import ALERTS, Band
-from nfd.watch.verdict import loss_says
+from nfd.watch.verdict import loss_says, loss_seen
 
 if TYPE_CHECKING:
     from nfd.watch.watch import Watch
@@ -56,7 +56,10 @@ def spaced(steps: Sequence[int], most: int = LOOKS) -> list[int]:
 
 
 def loss_picture(watch: Watch) -> Picture | None:
-    """The losses that ``step()`` was given, over those of the small networks; None without two."""
+    """The losses that ``step()`` was given, over those of the small networks; None without two.
+
+    The caption says how they compare, or why they are not compared.
+    """
     finite = [step for step, loss in watch.losses.items() if math.isfinite(loss)]
     if len(finite) < 2:
         return None
@@ -66,7 +69,8 @@ def loss_picture(watch: Watch) -> Picture | None:
     band: list[Row] = []
     ladder = None if watch.expected is None else watch.expected.ladder
     key = {_run_in_words(watch): "blue"}
-    if ladder is not None and len(ladder.losses) > 1:
+    # A band beside losses that are not compared with it would look like a comparison.
+    if ladder is not None and len(ladder.losses) > 1 and loss_seen(watch) is not None:
         band = [
             {"step": step, "low": low, "high": high}
             for step, (low, high) in ladder.losses.items()
@@ -100,12 +104,15 @@ def _run_in_words(watch: Watch) -> str:
 
 def _first_alert(watch: Watch, span: tuple[float, float]) -> list[Any]:
     """A line at the first alert, its label above the chart where no other line is."""
-    step = min(alert.step for alert in watch.alerts)
-    count = plural(len(watch.alerts), "alert")
-    row: Row = {"step": step, "text": f"✗ {count} from here"}
+    steps = [alert.step for alert in watch.alerts]
+    step = min(steps)
+    text = f"✗ {plural(steps.count(step), 'alert')} at step {step:,}"
+    if steps.count(step) < len(steps):
+        text += f", {len(steps)} so far"
+    row: Row = {"step": step, "text": text}
     is_right = step > sum(span) / 2
     base = points([row], x=_x(span))
-    text = base.mark_text(
+    label = base.mark_text(
         align="right" if is_right else "left",
         dx=4 if is_right else -4,
         fontWeight="bold",
@@ -113,7 +120,7 @@ def _first_alert(watch: Watch, span: tuple[float, float]) -> list[Any]:
         baseline="bottom",
     )
     rule = base.mark_rule(color=ORANGE, strokeWidth=2)
-    return [rule, text.encode(text="text:N", y=alt.value(-5))]
+    return [rule, label.encode(text="text:N", y=alt.value(-5))]
 
 
 # ---- a quantity over the steps, with its band

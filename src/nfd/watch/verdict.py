@@ -16,8 +16,8 @@ from nfd.core.words import alike, number, plural
 from nfd.meters.meter import quantity_in_words
 from nfd.meters.reading import WatchRow, at_steps, steps_of
 from nfd.scaling.model import numberless
-from nfd.watch.alerts import Cause, Deviation, Fault, expected, faults_of
-from nfd.watch.bands import ALERTS
+from nfd.watch.alerts import Alert, Cause, Deviation, Fault, expected, faults_of, times_off
+from nfd.watch.bands import ALERTS, Band
 from nfd.watch.remedies import next_of
 from nfd.watch.watch import outside, remarks_of
 
@@ -38,7 +38,7 @@ _UNCOMPARED = (
 
 def answer_of(watch: Watch) -> Answer:
     """Say whether a training run is on course."""
-    faults = faults_of(watch.alerts)
+    faults = faults_now(watch)
     worst = table_of_faults(watch, faults)
     remarks = remarks_of(watch)
     but = " ".join(remarks)
@@ -163,7 +163,8 @@ def loss_says(watch: Watch) -> str:
     seen = loss_seen(watch)
     faults = faults_of(watch.alerts)
     if any(fault.cause in _OF_LOSS for fault in faults):
-        return "The loss shows a fault itself."
+        uncompared = "" if seen is not None else f" {_why_uncompared(watch)}"
+        return f"The loss shows a fault itself.{uncompared}"
     if seen is None:
         return _why_uncompared(watch)
     later = "" if seen.is_latest else " Later losses are not compared."
@@ -247,15 +248,20 @@ def _rates(watch: Watch, faults: Sequence[Fault]) -> list[str]:
         tensors += fault.alerts[0].tensors
     ratios = [one.value / one.planned for one in tensors if one.planned > 0 and one.value > 0]
     if ratios:
-        largest = max(max(ratio, 1 / ratio) for ratio in ratios)
-        differ = "differs" if len(tensors) == 1 else "differ"
+        furthest = max(ratios, key=lambda ratio: abs(math.log(ratio)))
+        side = "large" if furthest > 1 else "small"
+        times = number(max(furthest, 1 / furthest), 2)
+        meters = {fault.alerts[0].meter for fault in faults if fault.alerts[0].tensors}
+        what = "initial weights" if meters == {"std"} else "learning rates"
         counted = plural(len(tensors), "tensor")
-        return [f"{counted} {differ} from the plan, by up to {number(largest, 2)} times"]
+        return [f"{what} of {counted} are not the plan's, up to {times} times too {side}"]
     ladder = None if watch.expected is None else watch.expected.ladder
     is_of_all = any(fault.cause is Cause.ALL_RATES for fault in faults)
-    if is_of_all and ladder is not None and ladder.lr is not None and watch.rate > 0:
-        small = number(ladder.lr, 3)
-        return [f"the learning rate is {number(watch.rate, 3)}, the small networks' was {small}"]
+    small = None if ladder is None else ladder.rate_at(watch.rate_step)
+    if is_of_all and small is not None and watch.rate > 0:
+        at = "" if watch.rate_step == 1 else f" at step {watch.rate_step}"
+        rate = number(watch.rate, 3)
+        return [f"the learning rate is {rate}{at}, the small networks' was {number(small, 3)}"]
     if watch.has_plans_rates and not is_of_all:
         return ["the learning rates are those of the plan"]
     return []
@@ -303,7 +309,14 @@ def _not_judged(
     state = f"Not judged since step {since:,}" if since else "Not judged yet"
     because = " ".join(remarks_of(watch))
     assert watch.expected is not None
-    if watch.steps > watch.expected.last_step:
+    if watch.off_schedule is not None:
+        title = "The learning rate left the small networks' schedule"
+        code = (
+            "task = nfd.Task(batches, schedule=lambda step: ...)  # this run's rate over its peak\n"
+            "small = nfd.check(make_model, task, ...)"
+        )
+        step = Next("Check at the schedule of this run", code)
+    elif watch.steps > watch.expected.last_step:
         title = f"The small networks were looked at up to step {watch.expected.last_step:,}"
         at = f"at=(1, 3, 10, {watch.steps})"
         step = Next("Check for more steps", f"small = nfd.check(..., {at})")
@@ -320,22 +333,18 @@ def _not_judged(
 
 
 def table_of_faults(watch: Watch, faults: Sequence[Fault]) -> list[dict[str, str]]:
-    """One row for every layer or kind of tensors with an alert, as it is now."""
-    latest: dict[tuple[str, str | None], WatchRow] = {}
-    for row in watch.rows:
-        latest[row.meter, row.layer] = row
+    """One row for every layer or kind of tensors with an alert, as it is now.
+
+    Within a fault the layer that is furthest off comes first.
+    """
+    latest = _latest(watch)
     table = []
     for fault in faults:
         for alert in fault.alerts:
             if alert.tensors:
                 table += deviations_of(alert.tensors, alert.meter)
                 continue
-            now = latest.get((alert.meter, alert.layer))
-            band = alert.band
-            value = alert.value
-            if now is not None:
-                value = now.value
-                band = watch.band(now) or band
+            value, band = _now(watch, latest, alert)
             cells = {
                 "of": alert.layer or "the network",
                 "quantity": quantity_in_words(alert.meter),
@@ -344,6 +353,32 @@ def table_of_faults(watch: Watch, faults: Sequence[Fault]) -> list[dict[str, str
             }
             table.append(cells)
     return table
+
+
+# The latest row of every meter and layer
+_Latest = Mapping[tuple[str, str | None], WatchRow]
+
+
+def faults_now(watch: Watch) -> list[Fault]:
+    """The alerts of a watch by their cause, in each the layer first that is furthest off now."""
+    latest = _latest(watch)
+    return faults_of(watch.alerts, lambda alert: times_off(*_now(watch, latest, alert)))
+
+
+def _latest(watch: Watch) -> _Latest:
+    return {(row.meter, row.layer): row for row in watch.rows}
+
+
+def _now(watch: Watch, latest: _Latest, alert: Alert) -> tuple[float, Band | None]:
+    """The value of an alert and its band: as they are now, where both are known."""
+    row = latest.get((alert.meter, alert.layer))
+    if row is None:
+        return alert.value, alert.band
+    band = watch.band(row)
+    if band is None and alert.band is not None:
+        # A later value is not compared with the band of an earlier step.
+        return alert.value, alert.band
+    return row.value, band
 
 
 def deviations_of(tensors: Sequence[Deviation], meter: str) -> list[dict[str, str]]:

@@ -52,6 +52,7 @@ from nfd.watch.causes import (
     loss_alert,
 )
 from nfd.watch.notices import AlertError, OnAlert, check_on_alert, notify
+from nfd.watch.schedules import Difference, Rate, ScheduleCheck
 from nfd.watch.signs import LossSigns, Signs
 
 if TYPE_CHECKING:
@@ -174,6 +175,11 @@ class Watch(Shown):
         if expected is not None:
             self.expected = expectation(expected, plan, layers_of(self._baseline.matrices))
         self._rates = RateCheck(plan, self._member.module, is_planned=is_planned)
+        ladder = None if self.expected is None else self.expected.ladder
+        self._schedule: ScheduleCheck | None = None
+        # Earlier versions stored checks without their schedule.
+        if ladder is not None and ladder.schedule:
+            self._schedule = ScheduleCheck(ladder.schedule, ladder.lr)
         self._begin()
 
     def step(self, loss: Tensor | float | None = None) -> Sequence[WatchRow]:
@@ -253,6 +259,8 @@ class Watch(Shown):
         state["signs"] = self._signs.state_dict()
         state["verified"] = asdict(self._verified)
         state["notified"] = [list(key) for key in sorted(self._notified)]
+        if self._schedule is not None:
+            state["rates"] = [[step, *rate] for step, rate in self._schedule.rates.items()]
         state["definition"] = DEFINITION
         if start:
             before = {part.name: getattr(self._baseline.before, part.name) for part in fields(Pass)}
@@ -283,6 +291,7 @@ class Watch(Shown):
             losses = {int(step): float(loss) for step, loss in state.get("losses", ())}
             notified = {_Key(*key) for key in state.get("notified", ())}
             self._verified = Verified(**state.get("verified", {}))
+            rates = {int(step): Rate(now, peak) for step, now, peak in state.get("rates", ())}
             signs = state.get("signs")
             if signs:
                 self._signs.load_state_dict(signs)
@@ -302,6 +311,10 @@ class Watch(Shown):
         self.losses = losses
         self._unread = {}
         self._forecast = None
+        if self._schedule is not None:
+            self._schedule = ScheduleCheck(self._schedule.factors, self._schedule.lr)
+            for step, rate in rates.items():
+                self._schedule.note(step, rate)
         self._begin()
         for _, look in groupby(rows, key=lambda row: row.step):
             self._add(list(look))
@@ -359,11 +372,24 @@ class Watch(Shown):
     def band(self, row: WatchRow) -> Band | None:
         """The expected value of a row and its interval.
 
-        None without ``expected``, and where that lacks the meter.
+        None without ``expected``, where that lacks the meter, and once the learning rate left the
+        schedule of the small networks.
         """
-        if self.expected is None:
+        if self.expected is None or self._is_off_schedule(row.step):
             return None
         return self.expected.band(row)
+
+    def _is_off_schedule(self, step: int) -> bool:
+        since = None if self._schedule is None else self._schedule.since
+        return since is not None and step >= since
+
+    @property
+    def off_schedule(self) -> Difference | None:
+        """Where the learning rate differs most from the small networks' schedule.
+
+        None where it follows it, by up to 1.5 times, or their schedule is not known.
+        """
+        return None if self._schedule is None else self._schedule.largest
 
     @property
     def plan(self) -> Plan:
@@ -394,11 +420,16 @@ class Watch(Shown):
         return self._rates.tuned
 
     @property
+    def rate_step(self) -> int:
+        """The step of ``rate``: the first with a learning rate above 0."""
+        return self._rates.step
+
+    @property
     def unjudged_since(self) -> int | None:
         """The last step whose look was compared with ``expected``, where a later look was not.
 
-        Then the check ended, or a look failed. 0 if none was compared yet, None if the latest one
-        was, or there is no ``expected``.
+        Then the check ended, a look failed, or the learning rate left the small networks' schedule.
+        0 if none was compared yet, None if the latest one was, or there is no ``expected``.
         """
         latest = self.steps - self.steps % self.every
         if self.expected is None or 0 < self._judged_last == latest:
@@ -412,6 +443,9 @@ class Watch(Shown):
         count = len(self.rows)
         with self._going_on():
             self._verified = self._rates.verified()
+        rate = self._rates.latest.rate
+        if self._schedule is not None and rate is not None:
+            self._schedule.note(self.steps, rate)
         with self._going_on():
             self._read()
         with self._going_on():
@@ -506,6 +540,7 @@ class Watch(Shown):
         self._previous = None
         is_due = (self.steps + 1) % self.every == 0
         self._signs.prepare(is_due=is_due)
+        self._rates.latest.is_due = is_due
         if is_due:
             self._previous = self._baseline.weights()
 
@@ -515,10 +550,16 @@ class Watch(Shown):
         if self.expected is None or not rows:
             return
         self.expected.verified = self._verified
+        # Bands are of training by the plan, at the small networks' schedule: where the training is
+        # not, all else may follow from it.
+        only_frozen = off_plan(self) or self._is_off_schedule(rows[0].step)
+        self.expected.only_frozen = only_frozen
         alerts = self.expected.alerts(rows)
-        # Bands are of training by the plan: where the training is not, all else may follow from it.
-        if off_plan(self):
-            alerts = [alert for alert in alerts if alert.cause in (Cause.BROKEN, Cause.FROZEN)]
+        if only_frozen:
+            # Signs may have raised it before, where this watch shows no band.
+            raised = {(alert.cause, alert.layer) for alert in self.alerts}
+            judged = [alert for alert in alerts if alert.cause in (Cause.BROKEN, Cause.FROZEN)]
+            alerts = [alert for alert in judged if (alert.cause, alert.layer) not in raised]
         self.alerts += alerts
         if any(self.band(row) is not None for row in rows):
             self._judged_last = rows[0].step
@@ -653,7 +694,8 @@ def apart(model: nn.Module) -> Iterator[None]:
 def remarks_of(watch: Watch) -> list[str]:
     """Why the watch shows less than it seems to, in sentences.
 
-    It failed, the check in ``expected`` ended, or that check found faults.
+    It failed, the check in ``expected`` ended, the training is not by the plan or the small
+    networks' schedule, or that check found faults.
     """
     remarks = []
     if watch.failed is not None:
@@ -671,7 +713,12 @@ def remarks_of(watch: Watch) -> list[str]:
             "Until weights and learning rates are the plan's, only frozen and broken layers are "
             "judged."
         )
-    if not expected.is_of_sound:
+    if watch.off_schedule is not None:
+        remarks.append(
+            f"Only frozen and broken layers are judged: {watch.off_schedule}. Check with "
+            "nfd.Task(batches, schedule=lambda step: ...), the factor of this run."
+        )
+    if not expected.is_of_sound and not off_plan(watch):
         remarks.append(
             f"The small networks had faults, too (check.ok is False), so bands are {DRIFTING:g} "
             "times as wide."

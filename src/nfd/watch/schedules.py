@@ -1,0 +1,168 @@
+"""Whether the learning rate of a training run follows the schedule of the small networks.
+
+With ``r_t`` the learning rate at step t and ``f_t`` the small networks' factor on theirs, the
+schedules are the same where ``r_t / f_t`` is one number at all looks so far, and where this is the
+rate before the schedule over the small networks' peak factor. PyTorch's schedulers keep that rate
+in the groups of the optimizer. The size of this number is no matter of the schedule: another rate
+at every step is a fault, which the bands show.
+
+``_SAME``: under a linear decay beside a constant rate, the rates differ by 1.5 after a third of the
+run, when the sums of rates, which weights follow, differ by 1.2. That is within most bands.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+from nfd.core.words import number
+from nfd.scaling.base_group import SCALE
+from nfd.scaling.kept_rates import FIRST, PEAK
+
+# Rates whose ratio is no larger are the same.
+_SAME = 1.5
+# A share of the peak that is written as the peak
+_AT_PEAK = 0.995
+
+
+class Rate(NamedTuple):
+    """A learning rate as a step had it, and before its schedule, by the scale of its tensors.
+
+    ``peak`` is 0 where no scheduler says it.
+    """
+
+    now: float
+    peak: float
+
+
+def rate_of(optimizer: torch.optim.Optimizer) -> Rate:
+    """The largest tuned rate of an optimizer, which a schedule changes like all others."""
+    rates = []
+    for group in optimizer.param_groups:
+        scale = float(group.get(SCALE) or 1.0)
+        peak = float(group.get(PEAK) or group.get(FIRST) or 0.0)
+        rates.append(Rate(float(group.get("lr") or 0.0) / scale, peak / scale))
+    return max(rates, key=lambda rate: (rate.peak, rate.now))
+
+
+class LatestRate:
+    """The rate of the latest step that is looked at: a hook of its optimizer notes it there.
+
+    A scheduler may change it before the watch is told of the step.
+    """
+
+    def __init__(self) -> None:
+        self.rate: Rate | None = None
+        self.is_due = True
+
+    def note(self, optimizer: torch.optim.Optimizer) -> None:
+        """Note the rate of a step if a look follows it: a rate may lie on an accelerator."""
+        if self.is_due:
+            self.rate = rate_of(optimizer)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A step at which two schedules differ, with both rates as shares of their peaks."""
+
+    step: int
+    share: float
+    small_share: float
+    has_fallen: bool
+
+    def __str__(self) -> str:
+        """Say in a clause how the rates differ: ``your learning rate has fallen to ...``."""
+        if self.share >= _AT_PEAK:
+            own = "your learning rate stayed at its peak"
+        elif self.has_fallen:
+            own = f"your learning rate has fallen to {number(self.share, 2)} of its peak"
+        else:
+            own = f"your learning rate was {number(self.share, 2)} of its peak"
+        small = "stayed"
+        if self.small_share < _AT_PEAK:
+            small = f"was {number(self.small_share, 2)} of its peak"
+        return f"{own} at step {self.step:,}, the small networks' {small}"
+
+
+class ScheduleCheck:
+    """Compares the learning rates at the looks of a run with the small networks' schedule.
+
+    Args:
+        factors: the small networks' factors on their rate, one for each step.
+        lr: their rate, which the factors multiply; None if it is not known.
+    """
+
+    def __init__(self, factors: Sequence[float], lr: float | None) -> None:
+        self.factors = factors
+        self.lr = lr
+        self.rates: dict[int, Rate] = {}
+        # The first look at which the schedules differed
+        self.since: int | None = None
+
+    def note(self, step: int, rate: Rate) -> None:
+        """Note the rate at the step of a look, and compare all looks so far."""
+        if step > len(self.factors):
+            return
+        self.rates[step] = rate
+        if self.since is None and self._differ():
+            self.since = step
+
+    def _differ(self) -> bool:
+        ratios = [_over(rate.now, self.factors[step - 1]) for step, rate in self.rates.items()]
+        ratios = [ratio for ratio in ratios if not math.isnan(ratio)]
+        # Where a scheduler multiplies 1 by absolute rates, its peak is not what it says.
+        if self.lr is not None and _are_same([self.lr, *ratios]):
+            return False
+        peak = self._peak
+        if peak:
+            ratios.append(peak / self._small_peak)
+        return not _are_same(ratios)
+
+    @property
+    def _peak(self) -> float:
+        """The rate before the schedule; 0 where no scheduler says it."""
+        return max(rate.peak for rate in self.rates.values())
+
+    @property
+    def _small_peak(self) -> float:
+        return max(1.0, *self.factors)
+
+    @property
+    def largest(self) -> Difference | None:
+        """The look at which the schedules differ most; None where they do not."""
+        if self.since is None:
+            return None
+        peak = self._peak or max(rate.now for rate in self.rates.values())
+        differences = []
+        highest = 0.0
+        for step, rate in self.rates.items():
+            share = rate.now / peak
+            small_share = self.factors[step - 1] / self._small_peak
+            differences.append(Difference(step, share, small_share, has_fallen=highest > share))
+            highest = max(highest, share)
+        return max(differences, key=_distance)
+
+
+def _over(rate: float, factor: float) -> float:
+    """A rate over a factor; not-a-number where both are 0, as before a warm-up."""
+    if factor:
+        return rate / factor
+    return math.inf if rate else math.nan
+
+
+def _are_same(ratios: Sequence[float]) -> bool:
+    if not ratios:
+        return True
+    return max(ratios) <= _SAME * min(ratios) < math.inf
+
+
+def _distance(difference: Difference) -> float:
+    """How far two shares are apart, as a logarithm."""
+    shares = sorted((difference.share, difference.small_share))
+    if shares[0] == shares[1]:
+        return 0.0
+    return math.log(shares[1] / shares[0]) if shares[0] else math.inf
