@@ -52,12 +52,12 @@ def demo_page(directory: Path) -> str:
 
 
 def _trainings(check: Result, transfer: Result) -> str:
-    """Count what was trained: networks of a check and of its remedy, and of a transfer."""
+    """Count what was trained: the networks of a check, and the trainings of a transfer."""
     networks = {(row["width"], row["depth"], row["seed"]) for row in check.content["rows"]}
-    count = len(networks) * (2 if check.content["remedy"] else 1)
+    again = ", and again by the plan" if check.content["remedy"] else ""
     # A search says how many it took at the end of what it is about.
     *_, of_transfer = transfer.answer.about.split(" · ")
-    return f"check: {plural(count, 'training')}, transfer: {of_transfer}"
+    return f"check: {plural(len(networks), 'network')}{again}; transfer: {of_transfer}"
 
 
 def _answer(transfer: Answer) -> Answer:

@@ -14,6 +14,8 @@ from nfd.report.answer_page import AnswerPage
 from nfd.report.page import Section
 from nfd.report.picture import Picture, picture
 
+NETWORKS = [{"width": width, "depth": 2, "seed": 0} for width in (8, 16, 16)]
+
 
 def drawn(name: str, **more: Any) -> Picture:
     data = alt.InlineData(values=[{"x": 1, "y": 2}, {"x": 2, "y": 3}])
@@ -31,7 +33,14 @@ def results(folder: Path, tone: Tone) -> Path:
     contents = {
         "check": (Answer("bad", "Will not scale", "7 tensors need another rate"), small),
         "transfer": (
-            Answer(tone, "Some state", "A decision", "It costs 1.4 %.", table=costs),
+            Answer(
+                tone,
+                "Some state",
+                "A decision",
+                "It costs 1.4 %.",
+                about="nfd transfer · width 8 · 12 trainings",
+                table=costs,
+            ),
             halves,
         ),
         "paper": (Answer("good", "Decided", "4 of 5 hold", table=[{"": "✓", "a": "b"}]), []),
@@ -39,13 +48,15 @@ def results(folder: Path, tone: Tone) -> Path:
     for name, (answer, pictures) in contents.items():
         (folder / name).mkdir()
         section = Section("", [], pictures=pictures, key={"defaults": "orange"})
-        AnswerPage(answer, f"nfd {name}", {}, [section]).write(folder / name)
+        content = {"rows": NETWORKS, "remedy": [{}]} if name == "check" else {}
+        AnswerPage(answer, f"nfd {name}", {}, [section], content=content).write(folder / name)
     return folder
 
 
 @pytest.mark.parametrize("tone", ["good", "bad", "open"])
 def test_the_demo_tells_its_story_only_where_the_rate_transfers(tone: Tone, tmp_path: Path) -> None:
     page = demo_page(results(tmp_path, tone))
+    assert "check: 2 networks, and again by the plan; transfer: 12 trainings" in page
     head = page[page.index("<body") : page.index("<main>")]
     assert ("fits the large one" in head) == (tone == "good")
     assert ("A decision" in head) == (tone != "good")

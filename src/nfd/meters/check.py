@@ -98,8 +98,7 @@ def check(
         check = nfd.check(make_model, batches, [16, 32], [2, 4], lr=3e-3)
         print(check)  # what to change, and what to do next
 
-    Meters are read on the first batch, after the last step, or with ``at`` after each of these
-    steps:
+    Meters are read on the first batch, after the last step or those of ``at``:
 
     - the updates of ``nfd.meters.updates``, such as ``inner_update`` and ``function_update``;
     - ``gradient``: the RMS of dLoss/dh before the first block over that after the last, before
@@ -115,19 +114,19 @@ def check(
         widths, depths: every pair is trained. One value leaves an axis out.
         lr: learning rate of the base; by default 0.1 for SGD, 0.001 for others.
         rule, optimizer, blocks, roles: in place of the family's; as in ``nfd.plan``.
-        seeds: initialisations of each network, at least 2. By default networks are added while a
-            quantity is undecided: the ends of the sizes from 2 seeds, then 3, then all sizes.
-        at: steps after which to read the meters, ascending; training ends with the last of them.
+        seeds: initialisations of each network, at least 2. By default the ends of the sizes from
+            2 seeds, then 3, then all sizes, while a quantity is undecided.
+        at: steps after which to read the meters, ascending; the last ends training.
         noise: also estimate the noise scale of gradients after the last step (``Check.noise``).
-        remedy: also train the networks by the plan that should mend a fault, at the same cost.
+        remedy: also train by the plan that should mend a fault.
         sweep: where networks are trained and kept.
 
     Returns:
         A ``Check``. Slopes are pooled over seeds and the sizes of the other axis.
 
     Raises:
-        ValueError, TypeError: naming the argument; also if two seeds give the same network.
-        RuntimeError: naming the line of your code at which a network cannot be trained.
+        ValueError, TypeError: naming the argument; if two seeds give the same network.
+        RuntimeError: naming the line of yours at which training fails.
 
     Source: Eqs. 7, 8, 27, 33, 34; Yang et al., Tensor Programs V (coordinate checks).
     """

@@ -3,7 +3,7 @@
 A check looks at the smallest and the largest sizes from two seeds, then from three, then at all
 sizes. It ends at the first look that decides. Every look may be wrong, so that early looks have
 98 % intervals: one of the three or more contradicts the truth in 4 to 6 % of simulated checks, one
-look at all networks in 3 to 5 %, three looks at 95 % in 5 to 10 % (``calibration.check_looks``).
+look at all networks in 3 to 5 %, three looks at 95 % in 5 to 10 % (docs/verdicts.md).
 """
 
 from __future__ import annotations
