@@ -44,8 +44,8 @@ NEEDS: dict[Quantity, str] = {
 # optimizer; it leaves the forward pass and the type of numbers as they are.
 EDITS: dict[Quantity, str] = {
     "attention logits": (
-        "scale the logits by √d₀ / d (d: size of a head, d₀: that of the base), or let the number "
-        "of heads grow with width"
+        "scale the logits by d₀**0.5 / d in place of d**-0.5 (d: size of a head, d₀: that of "
+        "the base), or let the number of heads grow with width"
     ),
     "rounding": "keep its weights in 32 bits",
 }

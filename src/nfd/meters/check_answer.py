@@ -100,7 +100,7 @@ def _title_of_changes(changes: Sequence[Change]) -> str:
     """Say how many tensors need what."""
     count = len(by_tensor(changes))
     if all(change.quantity == "attention logits" for change in changes):
-        return "Attention logits grow with width: add heads, or scale them by √d₀/d"
+        return "Attention logits grow with width: add heads, or scale them down"
     needs = list(dict.fromkeys(NEEDS[change.quantity] for change in changes))
     what = "other settings"
     if len(needs) <= 2:

@@ -92,14 +92,14 @@ def _what_then(watch: Watch, faults: Sequence[Fault], root: Fault) -> str:
     since = min(fault.since for fault in faults)
     cause = root.cause
     if cause is Cause.MULTIPLIER:
-        return "Compare its factors, hooks and gains with another block's, then start again"
+        return "Stop, compare its factors, hooks and gains with another block's, and start again"
     if cause is Cause.LOSS:
         return f"Compare with the steps before {since:,}"
     if since > _FIRST_LOOKS * watch.every:
-        return f"Fix, then go on from a checkpoint before step {since:,}"
+        return f"Stop, fix it, and go on from a checkpoint before step {since:,}"
     if cause in _BACK:
-        return "Fix, then start again"
-    return "Fix, then start again: training on does not undo the first steps"
+        return "Stop, fix it, and start again"
+    return "Stop, fix it, and start again: training on does not undo the first steps"
 
 
 def _code_of(watch: Watch, fault: Fault) -> list[str]:
