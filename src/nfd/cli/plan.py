@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from nfd.cli.setup_file import Setup
 from nfd.cli.shared import NetworkCommand
 from nfd.core.answer import Answer, in_terminal
+from nfd.core.checks import check_choice
 from nfd.core.errors import VERDICT, InputError
-from nfd.core.names import BASE
+from nfd.core.names import BASE, FrameworkName
 from nfd.core.options import option
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from nfd.experiments.tuned import Tuned
     from nfd.families.family import Family
+    from nfd.scaling.export import Export
     from nfd.scaling.plan import Plan
 
 _DEFAULT_BASE = (
@@ -34,7 +36,8 @@ class PlanCommand(NetworkCommand):
 
     Writes plan.json to OUT; nfd.Plan.load reads it. With --fits it says whether a stored plan fits
     the network, and exits with 1 where it does not. With --self-test it runs the planned model at
-    small sizes, and exits with 1 where something does not scale as the rule promises.
+    small sizes, and exits with 1 where something does not scale as the rule promises. With --to it
+    also writes a file that a framework takes, such as nfd_torchtitan.py.
     """
 
     name = "plan"
@@ -68,6 +71,11 @@ class PlanCommand(NetworkCommand):
         group="Run",
         is_path=True,
     )
+    to: str | None = option(
+        None,
+        "also write a file for a framework: megatron, torchtitan, transformers; json is plan.json",
+        group="Results",
+    )
     fits: str | None = option(
         None,
         "plan.json of an earlier plan, to compare with the network",
@@ -85,6 +93,8 @@ class PlanCommand(NetworkCommand):
         from nfd.experiments.tuned import Tuned
         from nfd.laws.rate_runs import law_for_plan
 
+        if self.to is not None:
+            check_choice("--to", self.to, get_args(FrameworkName))
         setup = self.read_setup()
         tuned = None
         if self.tuned:
@@ -115,6 +125,7 @@ class PlanCommand(NetworkCommand):
     ) -> int:
         """Write the plan and what it decides, and print that; returns the exit code."""
         from nfd.core.files import staged, write_json
+        from nfd.scaling.export import export
         from nfd.scaling.plan_answer import PlannedTraining, plan_answer
 
         path = directory / "plan.json"
@@ -138,8 +149,11 @@ class PlanCommand(NetworkCommand):
                 answer = replace(answer, but=f"{'; '.join(doubts)}.")
         about = f"nfd plan · make_model in {setup.path} · {answer.about}"
         answer = replace(answer, about=about, details=table.splitlines())
+        exported = export(plan, self.to or "json")
         with staged(directory) as folder:
             plan.save(folder / "plan.json")
+            if exported.file != path.name:
+                (folder / exported.file).write_text(exported.text, "utf-8")
             content = {
                 "title": answer.title,
                 "command": command,
@@ -148,7 +162,8 @@ class PlanCommand(NetworkCommand):
                 "lr": lr,
             }
             write_json(folder / "result.json", content | {"plan": plan.to_dict()})
-        return self.end(answer, path, *self._remarks(setup, tuned, family))
+        remarks = [*self._remarks(setup, tuned, family), *_about(exported, directory)]
+        return self.end(answer, path, *remarks)
 
     def _test(self, family: Family, plan: Any) -> int:
         """Let the plan test itself; returns the exit code."""
@@ -223,3 +238,11 @@ class PlanCommand(NetworkCommand):
                 because=f"All {len(plan.entries)} tensors have their names and shapes.",
             )
         return self.end(answer, None)
+
+
+def _about(exported: Export, directory: Path) -> list[str]:
+    """Say which file was written for a framework, and what is not in it."""
+    if not exported.read:
+        return []
+    path = (directory / exported.file).as_posix()
+    return [f"{path} is written for {exported.read}.", *exported.not_expressed]

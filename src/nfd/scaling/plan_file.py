@@ -10,6 +10,7 @@ from pydantic import TypeAdapter
 from nfd.core.checks import check_real
 from nfd.core.errors import InputError
 from nfd.core.words import nearest
+from nfd.scaling.neutral import check_version
 from nfd.scaling.optimizers import LAWS
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def read_plan(kind: type[Plan], text: str | bytes, place: str = "The stored plan
     # because it brings in the laws of the learning rate, which planning does not need.
     from nfd.scaling.run import RunScaling  # noqa: F401
 
+    check_version(text, place)
     try:
         plan = TypeAdapter(kind).validate_json(text, strict=True)
         _check_numbers(plan.to_dict())
