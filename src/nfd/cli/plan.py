@@ -150,6 +150,7 @@ class PlanCommand(NetworkCommand):
         about = f"nfd plan · make_model in {setup.path} · {answer.about}"
         answer = replace(answer, about=about, details=table.splitlines())
         exported = export(plan, self.to or "json")
+        answer = _in_framework(answer, exported, directory, shown_lr)
         with staged(directory) as folder:
             plan.save(folder / "plan.json")
             if exported.file != path.name:
@@ -162,8 +163,7 @@ class PlanCommand(NetworkCommand):
                 "lr": lr,
             }
             write_json(folder / "result.json", content | {"plan": plan.to_dict()})
-        remarks = [*self._remarks(setup, tuned, family), *_about(exported, directory)]
-        return self.end(answer, path, *remarks)
+        return self.end(answer, path, *self._remarks(setup, tuned, family))
 
     def _test(self, family: Family, plan: Any) -> int:
         """Let the plan test itself; returns the exit code."""
@@ -240,9 +240,20 @@ class PlanCommand(NetworkCommand):
         return self.end(answer, None)
 
 
-def _about(exported: Export, directory: Path) -> list[str]:
-    """Say which file was written for a framework, and what is not in it."""
-    if not exported.read:
-        return []
+def _in_framework(answer: Answer, exported: Export, directory: Path, lr: float | None) -> Answer:
+    """Say how to train in the framework that a file was written for, and what is not in the file.
+
+    Args:
+        answer: of the plan.
+        exported: the file; of JSON, which needs no more than the plan, nothing is said.
+        directory: where it lies.
+        lr: the learning rate of the base, where it is known.
+    """
+    if not exported.title:
+        return answer
     path = (directory / exported.file).as_posix()
-    return [f"{path} is written for {exported.read}.", *exported.not_expressed]
+    rate = "lr" if lr is None else f"{lr:.6g}"
+    label = f"Train it in {exported.title} by {path}, written for {exported.read}"
+    code = exported.use.replace("LR", rate)
+    sentences = " ".join([answer.but, *exported.not_expressed]).strip()
+    return replace(answer.with_next(label, code), but=sentences)

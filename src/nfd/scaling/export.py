@@ -42,6 +42,7 @@ class Framework:
         read: the version of its code that the template was written for.
         imports: what its file imports, beside torch.
         optimizers: what it calls the optimizers that it takes, by those of plans.
+        use: the lines that use its file, with ``LR`` for the learning rate of the base.
         can_express: whether it has a setting of its own for a factor of the forward pass.
     """
 
@@ -49,6 +50,7 @@ class Framework:
     read: str
     imports: str
     optimizers: Mapping[str, str]
+    use: str
     can_express: Callable[[ForwardFactor], bool]
 
 
@@ -59,13 +61,16 @@ class Export:
     Attributes:
         file: how the file is called.
         text: its text.
-        read: the version of the framework that it was written for; empty of JSON.
+        title, read: the framework, and the version that it was written for; empty of JSON.
+        use: the lines that use it, with ``LR`` for the learning rate of the base.
         not_expressed: a sentence for every factor that the framework has no setting for.
     """
 
     file: str
     text: str
+    title: str = ""
     read: str = ""
+    use: str = ""
     not_expressed: Sequence[str] = ()
 
 
@@ -86,6 +91,7 @@ FRAMEWORKS = {
         "Megatron-LM core 0.20.0, commit d98e8a6 of 2026-08-22",
         "from megatron.core.optimizer.optimizer_config import ParamKey, ParamWithNamePredicate",
         {"adamw": "adamw", "adam": "adam", "sgd": "sgd"},
+        "config_overrides |= nfd_megatron.config_overrides(config)  # config.lr is LR",
         _by_megatron,
     ),
     "torchtitan": Framework(
@@ -93,6 +99,7 @@ FRAMEWORKS = {
         "torchtitan 0.2.2, commit b5bcd76 of 2026-08-21",
         "from torchtitan.components.optimizer import OptimizersContainer, ParamGroupConfig",
         {"adamw": "AdamW", "adam": "Adam"},
+        "optimizer=nfd_torchtitan.optimizer_config(lr=LR)",
         _by_none,
     ),
     "transformers": Framework(
@@ -100,6 +107,7 @@ FRAMEWORKS = {
         "transformers 5.23.0",
         "import transformers",
         {"adamw": "AdamW", "sgd": "SGD"},
+        "nfd_transformers.PlannedTrainer(model, arguments)  # arguments.learning_rate is LR",
         _by_none,
     ),
 }
@@ -131,10 +139,18 @@ def export(plan: Plan, framework: str) -> Export:
         "not_expressed": _head(missing),
         "rows": _literal(_rows(table)),
         "sentences": _literal(missing),
+        "notes": _literal(list(plan.notes)),
         "optimizer": repr(target.optimizers[plan.optimizer]),
         "forward": repr({factor.kind: factor.factor for factor in expressed}),
     }
-    return Export(f"nfd_{name}.py", _filled(template, blanks), target.read, missing)
+    return Export(
+        file=f"nfd_{name}.py",
+        text=_filled(template, blanks),
+        title=target.title,
+        read=target.read,
+        use=f"nfd_{name}.initialise_(model)\n{target.use}",
+        not_expressed=missing,
+    )
 
 
 def _check_optimizer(plan: Plan, name: str, target: Framework) -> None:
