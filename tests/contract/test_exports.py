@@ -224,9 +224,61 @@ def test_megatrons_overrides_repeat_the_losses_of_a_plain_loop() -> None:
     config = megatron_config()
     groups = megatron_groups(chunk, config, file.config_overrides(config))
     optimizer = torch.optim.AdamW(groups, betas=BETAS)
-    assert losses(chunk, optimizer) == plain_losses(no_decay="vectors")
-    scales = {group["max_lr"] / LR for group in groups}
-    assert scales == {group["min_lr"] / config.min_lr for group in groups} != {1.0}
+    assert losses(chunk, optimizer) == pytest.approx(plain_losses(no_decay="vectors"), rel=1e-6)
+    for group in groups:
+        scale = group["max_lr"] / LR
+        assert group["min_lr"] / config.min_lr == pytest.approx(scale)
+        assert group["default_config"] is math.isclose(scale, 1, rel_tol=1e-6)
+    # What a checkpoint pairs groups by. Groups of one identity must have one epsilon.
+    settings = {(group["max_lr"], group["wd_mult"]): group["eps"] for group in groups}
+    for group in groups:
+        assert settings[group["max_lr"], group["wd_mult"]] == group["eps"]
+    assert len(set(settings.values())) > 1
+
+
+def added_lines(page: str) -> str:
+    """What a page of the documentation says to add."""
+    text = (Path(__file__).parents[2] / "docs/howto" / page).read_text()
+    blocks = re.findall(r"(?s)```diff\n(.*?)```", text)
+    lines = "".join(blocks).splitlines()
+    return "\n".join(line[1:] for line in lines if line.startswith("+"))
+
+
+@pytest.mark.usefixtures("frameworks")
+def test_the_lines_to_add_to_megatron_do_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, plan = planned()
+    file = loaded(plan.to("megatron"))
+    theirs = {ParamKey("*.bias"): {"wd_mult": 0.0}}
+    config = megatron_config()
+    training = ModuleType("training")
+    vars(training)["get_megatron_optimizer_config"] = lambda args: (config, theirs)
+    install(monkeypatch, "megatron.training", training=training)
+    monkeypatch.setitem(sys.modules, "nfd_megatron", file)
+    exec(added_lines("megatron.md"), {"model": model})
+    _, overrides = training.get_megatron_optimizer_config(None)
+    assert overrides == theirs | file.config_overrides(config)
+
+
+@pytest.mark.usefixtures("frameworks")
+def test_the_lines_to_add_to_torchtitan_do_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, plan = planned()
+    file = loaded(plan.to("torchtitan"))
+    monkeypatch.setitem(sys.modules, "nfd_torchtitan", file)
+
+    class Model(ResidualMLP):
+        """A model of torchtitan, which is initialised by ``init_states``."""
+
+        def init_states(self, *, buffer_device: Any = None) -> None:
+            for parameter in self.parameters():
+                nn.init.normal_(parameter)
+
+    names: dict[str, Any] = {"Llama3Model": Model, "lr": LR}
+    exec(added_lines("torchtitan.md"), names)
+    assert names["optimizer"] == file.optimizer_config(lr=LR, weight_decay=0.1)
+    model = names["PlannedModel"](32, 4)
+    model.init_states()
+    rms = model.head.weight.detach().square().mean().sqrt().item()
+    assert rms == pytest.approx(plan.std("head.weight"), rel=1e-5) != pytest.approx(1.0, rel=0.1)
 
 
 @pytest.mark.usefixtures("frameworks")
