@@ -606,6 +606,10 @@ def test_the_command_writes_the_file_of_a_framework(tmp_path: Path) -> None:
     wrong = run(*command, "--to", "torchtitam", folder=tmp_path)
     assert wrong.returncode == 2
     assert "'torchtitan'" in wrong.stderr
+    stored = ("--fits", "out/plan/plan.json")
+    both = run(*command, *stored, "--to", "torchtitan", folder=tmp_path)
+    assert both.returncode == 2
+    assert "writes no file" in both.stderr
 
 
 SETUP_OF_A_TIED_HEAD = """

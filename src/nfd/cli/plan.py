@@ -95,6 +95,8 @@ class PlanCommand(NetworkCommand):
 
         if self.to is not None:
             check_choice("--to", self.to, get_args(FrameworkName))
+            if self.fits:
+                raise InputError("--fits compares a stored plan and writes no file. Drop --to.")
         setup = self.read_setup()
         tuned = None
         if self.tuned:

@@ -7,13 +7,11 @@ only in the numbers of blocks, where their factors agree.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from nfd.core.errors import InputError
 from nfd.scaling.model import block_of, numberless, unwrapped
 from nfd.scaling.plan_groups import run_factor, scale_of
 from nfd.scaling.rules import Role
@@ -223,20 +221,3 @@ def _forward_factors(plan: Plan) -> list[ForwardFactor]:
         place = ("attention", numberless(unwrapped(query)), 1 / ratio)
         places[place] = places.get(place, 0) + 1
     return [ForwardFactor(*place, count) for place, count in places.items()]
-
-
-def check_version(text: str | bytes, place: str) -> None:
-    """Raise ValueError if a stored plan is of a later version than is known here.
-
-    What is not JSON, or not a plan, has no version, and is left to who reads it.
-    """
-    try:
-        stored = json.loads(text)
-    except ValueError:
-        return
-    version = stored.get("version", VERSION) if isinstance(stored, dict) else VERSION
-    if version != VERSION:
-        raise InputError(
-            f"{place} is a plan of version {version!r}; this nfd reads version {VERSION}. Upgrade "
-            "nfd, or plan the model again."
-        )
