@@ -12,7 +12,6 @@ import json
 import math
 import re
 import sys
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
@@ -49,7 +48,7 @@ def planned(
 
 
 def losses(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[float]:
-    """The losses of a few steps, and of none diverging."""
+    """The losses of a few steps on digits."""
     values = []
     for x, y in batches(STEPS):
         loss = nn.functional.cross_entropy(model(x), y)
@@ -281,6 +280,50 @@ def test_the_lines_to_add_to_torchtitan_do_so(monkeypatch: pytest.MonkeyPatch) -
     assert rms == pytest.approx(plan.std("head.weight"), rel=1e-5) != pytest.approx(1.0, rel=0.1)
 
 
+def automodel_groups(model: nn.Module, overrides: list[dict[str, Any]]) -> Groups:
+    """Give a parameter to the first pattern that fits, as NeMo Automodel 0.5.0 (commit 36044ad)."""
+    groups = []
+    for name, parameter in model.named_parameters():
+        multipliers = {"lr_mult": 1.0, "wd_mult": 1.0}
+        fitting = [one for one in overrides if re.search(one["pattern"], name)]
+        if fitting:
+            multipliers = fitting[0]
+        rates = {"lr": LR * multipliers["lr_mult"], "weight_decay": DECAY * multipliers["wd_mult"]}
+        groups.append({"params": [parameter], **rates})
+    return groups
+
+
+def olmo_groups(model: nn.Module, overrides: list[dict[str, Any]]) -> Groups:
+    """Expand names as globs, and keep the others, as OLMo-core 2.5.0 (commit fa6c501)."""
+    parameters = dict(model.named_parameters())
+    groups = []
+    for override in overrides:
+        names = [name for name in parameters for glob in override["params"] if fnmatch(name, glob)]
+        groups.append({"params": [parameters.pop(name) for name in names], **override["opts"]})
+    assert not parameters
+    return groups
+
+
+def test_the_lists_for_other_frameworks_have_the_rates_of_the_plan() -> None:
+    page = (Path(__file__).parents[2] / "docs/howto/other-frameworks.md").read_text()
+    code = re.findall(r"(?s)```python\n(.*?)```", page)[-1]
+    model, plan = planned()
+    names: dict[str, Any] = {
+        "model": model,
+        "rows": json.loads(plan.to("json"))["groups"],
+        "tuned": {"lr": LR, "weight_decay": DECAY, "eps": EPS},
+        "re": re,
+    }
+    exec(code, names)
+    # Automodel has one epsilon for all tensors: its losses are not the plan's to rounding.
+    groups = automodel_groups(model, names["automodel"])
+    for group, name in zip(groups, plan.entries, strict=True):
+        assert group["lr"] == pytest.approx(LR * plan.rate(name))
+        assert group["weight_decay"] == pytest.approx(DECAY * plan.weight_decay(name))
+    optimizer = torch.optim.AdamW(olmo_groups(model, names["olmo"]), betas=BETAS)
+    assert losses(model, optimizer) == pytest.approx(plain_losses(), rel=1e-6)
+
+
 @pytest.mark.usefixtures("frameworks")
 def test_megatron_refuses_a_run_that_is_not_the_plans() -> None:
     file = loaded(planned()[1].to("megatron"))
@@ -325,89 +368,92 @@ def test_the_table_alone_repeats_the_losses_of_a_plain_loop(tmp_path: Path) -> N
     assert plan.to("json") == (tmp_path / "plan.json").read_text()
 
 
-def test_the_trainer_of_hugging_face_repeats_the_losses_of_a_plain_loop(tmp_path: Path) -> None:
+def gpt2(width: int, depth: int) -> Any:
+    """GPT-2 of Hugging Face, without dropout."""
     transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(
+        n_embd=width,
+        n_layer=depth,
+        n_head=width // 8,
+        n_positions=8,
+        vocab_size=16,
+        bos_token_id=0,
+        eos_token_id=0,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        loss_type="ForCausalLM",
+    )
+    return transformers.GPT2LMHeadModel(config)
 
-    def gpt2(width: int, depth: int) -> Any:
-        config = transformers.GPT2Config(
-            n_embd=width,
-            n_layer=depth,
-            n_head=width // 8,
-            n_positions=8,
-            vocab_size=16,
-            bos_token_id=0,
-            eos_token_id=0,
-            resid_pdrop=0.0,
-            embd_pdrop=0.0,
-            attn_pdrop=0.0,
-            loss_type="ForCausalLM",
-        )
-        return transformers.GPT2LMHeadModel(config)
 
+def language() -> list[dict[str, Tensor]]:
+    """Rows of tokens, four for each step."""
     tokens = torch.randint(0, 16, (4 * STEPS, 8), generator=torch.Generator().manual_seed(0))
+    labels = tokens.clone()
     # The Trainer divides the sum of the losses by the number of labels. The first one of a row has
     # no token before it, and would count.
-    labels = tokens.clone()
     labels[:, 0] = -100
-    model, plan = planned(gpt2, sample=tokens[:2])
-    reference = nfd.Plan.from_dict(plan.to_dict()).apply_(gpt2(32, 4), seed=0)
+    pairs = zip(tokens, labels, strict=True)
+    return [{"input_ids": ids, "labels": targets} for ids, targets in pairs]
+
+
+def trainer_of(make: Any, model: nn.Module, folder: Path, **changes: Any) -> Any:
+    """A Trainer of the class ``make`` with the settings of the base."""
+    transformers = pytest.importorskip("transformers")
+    arguments = {
+        "max_steps": STEPS,
+        "per_device_train_batch_size": 4,
+        "learning_rate": LR,
+        "weight_decay": DECAY,
+        "adam_epsilon": EPS,
+        "lr_scheduler_type": "constant",
+        "max_grad_norm": 0.0,
+        "optim": "adamw_torch",
+        "train_sampling_strategy": "sequential",
+        "logging_steps": 1,
+        "report_to": [],
+        "disable_tqdm": True,
+        "use_cpu": True,
+        "save_strategy": "no",
+    }
+    return make(
+        model,
+        transformers.TrainingArguments(str(folder), **{**arguments, **changes}),
+        train_dataset=language(),
+    )
+
+
+def trained_losses(trainer: Any) -> list[float]:
+    """The losses that a Trainer logs."""
+    trainer.train()
+    return [row["loss"] for row in trainer.state.log_history if "loss" in row]
+
+
+@pytest.mark.filterwarnings("ignore")  # of Hugging Face's own
+def test_the_trainer_of_hugging_face_repeats_the_losses_of_a_plain_loop(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    model, plan = planned(gpt2, sample=language()[0]["input_ids"][None])
+    reference, unplanned = (plan.apply_(gpt2(32, 4), seed=0) for _ in range(2))
     optimizer = plan.make_optimizer(reference, LR, DECAY, eps=EPS, no_decay="vectors")
     expected = []
-    for ids, targets in zip(tokens.split(4), labels.split(4), strict=True):
-        loss = reference(input_ids=ids, labels=targets).loss
+    for batch in torch.utils.data.DataLoader(language(), batch_size=4):
+        loss = reference(**batch).loss
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         expected.append(loss.item())
 
-    def trainer(**changes: Any) -> Any:
-        arguments = {
-            "max_steps": STEPS,
-            "per_device_train_batch_size": 4,
-            "learning_rate": LR,
-            "weight_decay": DECAY,
-            "adam_epsilon": EPS,
-            "lr_scheduler_type": "constant",
-            "max_grad_norm": 0.0,
-            "optim": "adamw_torch",
-            "train_sampling_strategy": "sequential",
-            "logging_steps": 1,
-            "report_to": [],
-            "disable_tqdm": True,
-            "use_cpu": True,
-            "save_strategy": "no",
-        }
-        rows = [
-            {"input_ids": ids, "labels": targets}
-            for ids, targets in zip(tokens, labels, strict=True)
-        ]
-        return loaded(plan.to("transformers")).PlannedTrainer(
-            model,
-            transformers.TrainingArguments(str(tmp_path), **{**arguments, **changes}),
-            train_dataset=rows,
-            callbacks=[nfd.integrations.TrainerCallback(plan)],
-        )
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of Hugging Face's own
-        with pytest.raises(ValueError, match="The plan is for AdamW"):
-            trainer(optim="sgd").create_optimizer()
-        planned_trainer = trainer()
-        planned_trainer.train()
-    logged = [row["loss"] for row in planned_trainer.state.log_history if "loss" in row]
-    default = transformers.Trainer(
-        nfd.Plan.from_dict(plan.to_dict()).apply_(gpt2(32, 4), seed=0),
-        planned_trainer.args,
-        train_dataset=planned_trainer.train_dataset,
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        default.train()
-    unplanned = [row["loss"] for row in default.state.log_history if "loss" in row]
+    make = loaded(plan.to("transformers")).PlannedTrainer
+    with pytest.raises(ValueError, match="The plan is for AdamW"):
+        trainer_of(make, model, tmp_path, optim="sgd").create_optimizer()
+    trainer = trainer_of(make, model, tmp_path)
+    trainer.add_callback(nfd.integrations.TrainerCallback(plan))
     # Steps of one group after another, or of several at once, differ in rounding.
-    assert logged == pytest.approx(expected, rel=1e-6)
-    assert unplanned[0] == logged[0]
-    assert unplanned[1:] != pytest.approx(expected[1:], rel=1e-3)
+    assert trained_losses(trainer) == pytest.approx(expected, rel=1e-6)
+    by_default = trained_losses(trainer_of(transformers.Trainer, unplanned, tmp_path))
+    assert by_default[0] == pytest.approx(expected[0], rel=1e-6)
+    assert by_default != pytest.approx(expected, rel=1e-3)
 
 
 # ---- initial weights
@@ -466,6 +512,37 @@ def test_a_pattern_fits_no_tensor_with_other_factors() -> None:
     assert all(row["tensors"] == 1 for row in rows if "*" not in row["pattern"])
 
 
+class NamedModule(nn.Module):
+    """A tensor whose name is that of another one in a wrapper."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        self.embed = nn.Linear(64, width)
+        self.head = nn.Linear(width, 10)
+        self.module = nn.ModuleDict({"head": nn.Linear(width, width)})
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(torch.relu(self.module["head"](torch.relu(self.embed(x)))))
+        return out
+
+
+@pytest.mark.parametrize(
+    ("make", "rows_expected"), [(NamedModule, 6), (SameEnds, 8), (ResidualMLP, 12)]
+)
+def test_every_tensor_fits_one_row_that_has_its_numbers(
+    make: Callable[[int, int], nn.Module], rows_expected: int
+) -> None:
+    _, plan = planned(make, rule="mup")
+    assert len(json.loads(plan.to("json"))["groups"]) == rows_expected
+    rows = json.loads(plan.to("json"))["groups"]
+    for name in plan.entries:
+        (row,) = [row for row in rows if re.search(row["regex"], name)]
+        assert row["factors"]["lr"] == plan.rate(name)
+        if row["init"] == "drawn":
+            assert row["init_value"] == plan.std(name)
+    assert sum(row["tensors"] for row in rows) == len(plan.entries)
+
+
 def test_a_plan_of_a_run_exports_its_running_means() -> None:
     model, plan = planned()
     longer = plan.for_run((32, 256), (1e6, 1e8))
@@ -484,7 +561,7 @@ def test_a_plan_of_a_run_exports_its_running_means() -> None:
     assert betas == pytest.approx(group["betas"])
 
 
-# ---- what cannot be exported is said
+# ---- what cannot be exported is output
 
 
 class Tied(nn.Module):
@@ -597,10 +674,10 @@ def test_the_command_writes_the_file_of_a_framework(tmp_path: Path) -> None:
     command = ("plan", "setup.py", "--width", "32", "--depth", "4", "--base", "16", "2")
     done = run(*command, "--to", "torchtitan", folder=tmp_path)
     assert done.returncode == 0
-    said = " ".join(done.stdout.split())
-    assert "by out/plan/nfd_torchtitan.py, written for torchtitan 0.2.2" in said
-    assert "nfd_torchtitan.optimizer_config(lr=lr)" in said
-    assert "has no setting" not in said
+    output = " ".join(done.stdout.split())
+    assert "by out/plan/nfd_torchtitan.py, written for torchtitan 0.2.2" in output
+    assert "nfd_torchtitan.optimizer_config(lr=lr)" in output
+    assert "has no setting" not in output
     plan = nfd.Plan.load(tmp_path / "out/plan/plan.json")
     assert (tmp_path / "out/plan/nfd_torchtitan.py").read_text() == plan.to("torchtitan")
     wrong = run(*command, "--to", "torchtitam", folder=tmp_path)
@@ -627,8 +704,8 @@ def test_the_command_says_what_a_framework_cannot_express(tmp_path: Path) -> Non
     sizes = ("--width", "32", "--depth", "2", "--base", "16", "2", "--rule", "mup")
     done = run("plan", "setup.py", *sizes, "--to", "torchtitan", folder=tmp_path)
     assert done.returncode == 0
-    said = " ".join(done.stdout.split())
-    assert "But torchtitan has no setting that multiplies the output of output_layer" in said
+    output = " ".join(done.stdout.split())
+    assert "But torchtitan has no setting that multiplies the output of output_layer" in output
     by_megatron = run("plan", "setup.py", *sizes, "--to", "megatron", folder=tmp_path)
     assert "has no setting" not in " ".join(by_megatron.stdout.split())
 

@@ -8,11 +8,12 @@ only in the numbers of blocks, where their factors agree.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from nfd.scaling.model import block_of, numberless, unwrapped
+from nfd.scaling.model import block_of, in_any_block, numberless, unwrapped
 from nfd.scaling.plan_groups import run_factor, scale_of
 from nfd.scaling.rules import Role
 
@@ -76,8 +77,8 @@ class Group:
 
     def plain(self) -> dict[str, Any]:
         """Return the row as JSON holds it."""
-        own = {"pattern": self.pattern, "regex": self.regex, "tensors": self.tensors}
-        return own | asdict(self.numbers)
+        names = {"pattern": self.pattern, "regex": self.regex, "tensors": self.tensors}
+        return names | asdict(self.numbers)
 
 
 @dataclass(frozen=True)
@@ -129,30 +130,60 @@ def _groups(plan: Plan) -> list[Group]:
     # A module of the user's may itself be called "module": then the names stay.
     if len(without_wrappers) == len(numbers):
         numbers = without_wrappers
-    groups = []
-    covered = set[str]()
-    for name in numbers:
-        if name in covered:
+    blocks = [unwrapped(block) for block in plan.blocks]
+    kinds = _by(numberless, numbers)
+    groups: list[Group] = []
+    for kind, names in kinds.items():
+        rivals = _rivals(kind, kinds)
+        if _is_one(rivals, numbers) and len(rivals) == len(names):
+            groups.append(Group(kind, _regex_of(kind), len(names), numbers[names[0]]))
             continue
-        group = _group_at(name, numbers)
-        covered |= _fitting(group.regex, numbers)
-        groups.append(group)
+        # Layers of a block have numbers too, as those of an nn.Sequential, and differ.
+        for pattern, members in _by(partial(in_any_block, blocks=blocks), names).items():
+            groups += _groups_at(pattern, members, rivals, numbers)
     return groups
 
 
-def _group_at(name: str, numbers: Mapping[str, Numbers]) -> Group:
-    """Find the widest pattern that fits a tensor and none with other numbers."""
-    for pattern in (numberless(name), name):
-        regex = _regex_of(pattern)
-        fitting = _fitting(regex, numbers)
-        if all(numbers[other] == numbers[name] for other in fitting):
-            return Group(pattern, regex, len(fitting), numbers[name])
-    # A name of one part may be the end of another one behind ``module``.
-    return Group(name, f"^{re.escape(name)}$", 1, numbers[name])
+def _by(kind_of: Callable[[str], str], names: Iterable[str]) -> dict[str, list[str]]:
+    """Sort names by their kind."""
+    kinds: dict[str, list[str]] = {}
+    for name in names:
+        kinds.setdefault(kind_of(name), []).append(name)
+    return kinds
 
 
-def _fitting(regex: str, names: Iterable[str]) -> set[str]:
-    return {name for name in names if re.search(regex, name)}
+def _rivals(kind: str, kinds: Mapping[str, list[str]]) -> list[str]:
+    """Find the tensors that a pattern fits; one number stands for all, as models have many."""
+    regex = _regex_of(kind)
+    names = []
+    for other, names_of_kind in kinds.items():
+        if re.search(regex, other.replace("*", "0")):
+            names += names_of_kind
+    return names
+
+
+def _is_one(names: Sequence[str], numbers: Mapping[str, Numbers]) -> bool:
+    """Whether a plan says the same of all these tensors."""
+    return all(numbers[name] == numbers[names[0]] for name in names)
+
+
+def _groups_at(
+    pattern: str, names: Sequence[str], rivals: Iterable[str], numbers: Mapping[str, Numbers]
+) -> list[Group]:
+    """Write a row for the tensors of a pattern, or for each where that would fit others."""
+    regex = _regex_of(pattern)
+    fitting = [name for name in rivals if re.search(regex, name)]
+    if _is_one(fitting, numbers) and len(fitting) == len(names):
+        return [Group(pattern, regex, len(names), numbers[names[0]])]
+    groups = []
+    for name in names:
+        regex = _regex_of(name)
+        fits = re.compile(regex).search
+        if any(rival != name and fits(rival) for rival in rivals):
+            # It is the end of another name behind ``module``.
+            regex = f"^{re.escape(name)}$"
+        groups.append(Group(name, regex, 1, numbers[name]))
+    return groups
 
 
 def _regex_of(pattern: str) -> str:
