@@ -29,7 +29,8 @@ import nfd
 
 LR = 0.004
 DECAY = 0.1
-EPS = 1e-8
+# Large enough for losses to follow it.
+EPS = 1e-3
 BETAS = (0.9, 0.95)
 STEPS = 6
 
