@@ -334,6 +334,10 @@ def test_megatron_refuses_a_run_that_is_not_the_plans() -> None:
         file.config_overrides(megatron_config(decoupled_weight_decay=False))
     with pytest.raises(ValueError, match="leave decoupled_lr out"):
         file.config_overrides(megatron_config(decoupled_lr=0.1))
+    by_adam = loaded(planned(optimizer="adam")[1].to("megatron"))
+    with pytest.raises(ValueError, match="for adam without decay"):
+        by_adam.config_overrides(megatron_config())
+    assert by_adam.config_overrides(megatron_config(weight_decay=0.0))
 
 
 @pytest.mark.usefixtures("frameworks")

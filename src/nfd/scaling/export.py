@@ -124,7 +124,7 @@ def export(plan: Plan, framework: str) -> Export:
     if name == _JSON:
         return Export("plan.json", json.dumps(plan.to_dict() | table.plain(), indent=1))
     target = FRAMEWORKS[name]
-    _check_optimizer(plan, name, target)
+    _check_optimizer(plan, target)
     expressed = _expressed(table, target)
     missing = [
         _missing(factor, target.title) for factor in table.forward if factor not in expressed
@@ -153,7 +153,7 @@ def export(plan: Plan, framework: str) -> Export:
     )
 
 
-def _check_optimizer(plan: Plan, name: str, target: Framework) -> None:
+def _check_optimizer(plan: Plan, target: Framework) -> None:
     if plan.optimizer in target.optimizers:
         return
     names = " or ".join(target.optimizers)

@@ -207,6 +207,9 @@ def _numbers_of(plan: Plan, name: str) -> Numbers:
     factors = {"lr": plan.rate(name) * run_factor(plan, "rate", law)}
     half_lives = {}
     for setting in law.settings:
+        # Decay that is normalised with the gradient has no factor: ``OptimizerLaw.check_decay``.
+        if setting.follows == "weight decay" and not (law.decoupled or law.is_linear):
+            continue
         scale = scale_of(plan, name, setting)
         if scale.half_lives:
             half_lives[setting.name] = scale.half_lives
