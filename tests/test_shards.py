@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -204,6 +205,24 @@ def trained(kind: str, rank: int, world: int) -> tuple[list[float], dict[str, fl
     return losses, {f"{row.meter} {row.layer}": row.value for row in watch.rows}
 
 
+def check_exported_start() -> None:
+    """The file for a framework brings shards to the size of the whole tensor in the plan."""
+    model = Residual(16, 4)
+    plan = nfd.plan(model, base=Residual(8, 2), sample=torch.zeros(SIZE, 5))
+    for block in model.blocks:
+        fully_shard(block)
+    fully_shard(model)
+    names: dict[str, Any] = {"__name__": "exported"}
+    exec(plan.to("transformers"), names)
+    names["initialise_"](model)
+    for name, parameter in model.named_parameters():
+        whole = parameter.full_tensor().detach()
+        if plan.constant(name) is None:
+            assert whole.square().mean().sqrt().item() == pytest.approx(plan.std(name), rel=1e-5)
+        else:
+            assert bool((whole == plan.constant(name)).all())
+
+
 def worker(rank: int, world: int, port: int) -> None:
     torch.set_num_threads(1)
     dist.init_process_group(
@@ -214,6 +233,7 @@ def worker(rank: int, world: int, port: int) -> None:
         together = trained(kind, rank, world)
         for part, expected in zip(together, alone, strict=True):
             assert part == pytest.approx(expected, rel=1e-6)
+    check_exported_start()
     if rank == 0:
         print("agree")
     dist.destroy_process_group()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from nfd.cli.setup_file import Setup
 from nfd.cli.shared import NetworkCommand
 from nfd.core.answer import Answer, in_terminal
+from nfd.core.checks import check_choice
 from nfd.core.errors import VERDICT, InputError
-from nfd.core.names import BASE
+from nfd.core.names import BASE, FrameworkName
 from nfd.core.options import option
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from nfd.experiments.tuned import Tuned
     from nfd.families.family import Family
+    from nfd.scaling.export import Export
     from nfd.scaling.plan import Plan
 
 _DEFAULT_BASE = (
@@ -34,7 +36,8 @@ class PlanCommand(NetworkCommand):
 
     Writes plan.json to OUT; nfd.Plan.load reads it. With --fits it says whether a stored plan fits
     the network, and exits with 1 where it does not. With --self-test it runs the planned model at
-    small sizes, and exits with 1 where something does not scale as the rule promises.
+    small sizes, and exits with 1 where something does not scale as the rule promises. With --to it
+    also writes a file that a framework takes, such as nfd_torchtitan.py.
     """
 
     name = "plan"
@@ -68,6 +71,11 @@ class PlanCommand(NetworkCommand):
         group="Run",
         is_path=True,
     )
+    to: str | None = option(
+        None,
+        "also write a file for a framework: megatron, torchtitan, transformers; json is plan.json",
+        group="Results",
+    )
     fits: str | None = option(
         None,
         "plan.json of an earlier plan, to compare with the network",
@@ -85,6 +93,10 @@ class PlanCommand(NetworkCommand):
         from nfd.experiments.tuned import Tuned
         from nfd.laws.rate_runs import law_for_plan
 
+        if self.to is not None:
+            check_choice("--to", self.to, get_args(FrameworkName))
+            if self.fits:
+                raise InputError("--fits compares a stored plan and writes no file. Drop --to.")
         setup = self.read_setup()
         tuned = None
         if self.tuned:
@@ -115,6 +127,7 @@ class PlanCommand(NetworkCommand):
     ) -> int:
         """Write the plan and what it decides, and print that; returns the exit code."""
         from nfd.core.files import staged, write_json
+        from nfd.scaling.export import export
         from nfd.scaling.plan_answer import PlannedTraining, plan_answer
 
         path = directory / "plan.json"
@@ -138,8 +151,12 @@ class PlanCommand(NetworkCommand):
                 answer = replace(answer, but=f"{'; '.join(doubts)}.")
         about = f"nfd plan · make_model in {setup.path} · {answer.about}"
         answer = replace(answer, about=about, details=table.splitlines())
+        exported = export(plan, self.to or "json")
+        answer = _in_framework(answer, exported, directory, shown_lr)
         with staged(directory) as folder:
             plan.save(folder / "plan.json")
+            if exported.file != path.name:
+                (folder / exported.file).write_text(exported.text, "utf-8")
             content = {
                 "title": answer.title,
                 "command": command,
@@ -223,3 +240,22 @@ class PlanCommand(NetworkCommand):
                 because=f"All {len(plan.entries)} tensors have their names and shapes.",
             )
         return self.end(answer, None)
+
+
+def _in_framework(answer: Answer, exported: Export, directory: Path, lr: float | None) -> Answer:
+    """Say how to train in the framework that a file was written for, and what is not in the file.
+
+    Args:
+        answer: of the plan.
+        exported: the file; of JSON, which needs no more than the plan, nothing is said.
+        directory: where it lies.
+        lr: the learning rate of the base, where it is known.
+    """
+    if not exported.title:
+        return answer
+    path = (directory / exported.file).as_posix()
+    rate = "lr" if lr is None else f"{lr:.6g}"
+    label = f"Train it in {exported.title} by {path}, written for {exported.read}"
+    code = exported.use.replace("LR", rate)
+    sentences = " ".join([answer.but, *exported.not_expressed]).strip()
+    return replace(answer.with_next(label, code), but=sentences)

@@ -27,6 +27,7 @@ RuleName = Literal["standard", "ntk", WideRuleName]
 KernelKind = Literal["nngp", "ntk", "independent-feedback"]
 Data = Literal["digits", "cifar10"]
 ExecutorName = Literal["processes", "inline", "ray"]
+FrameworkName = Literal["json", "megatron", "torchtitan", "transformers"]
 
 
 # ---- Defaults that Python's functions and the command line share

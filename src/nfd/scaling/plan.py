@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -21,7 +22,7 @@ from nfd.core.checks import check_device, check_seed
 from nfd.core.errors import InputError
 from nfd.core.estimates import Interval
 from nfd.core.files import expanded, replace_file
-from nfd.core.names import RuleName
+from nfd.core.names import FrameworkName, RuleName
 from nfd.core.tables import Row
 from nfd.core.words import nearest
 from nfd.report.shown import Shown
@@ -540,8 +541,42 @@ class Plan(Shown):
         return read_plan(Plan, json.dumps(stored))
 
     def save(self, path: str | Path) -> None:
-        """Write the plan as JSON; it replaces a file at ``path``."""
-        replace_file(expanded(path), json.dumps(self.to_dict(), indent=1).encode())
+        """Write the plan as JSON; it replaces a file at ``path``.
+
+        The file also holds the table of ``to("json")``, which ``load`` does not need.
+        """
+        replace_file(expanded(path), self.to("json").encode())
+
+    def to(self, framework: FrameworkName) -> str:
+        """Write the plan as a text that a framework for training takes.
+
+        Args:
+            framework: ``"megatron"`` (Megatron-LM), ``"torchtitan"`` or ``"transformers"`` (Hugging
+                Face's Trainer): a module of Python that does not need ``nfd``. ``"json"``: the plan
+                as ``save`` writes it, with a table of names and factors that other frameworks can
+                be told from.
+
+        Returns:
+            the text of the file. What the framework has no setting for stands at its head, and in
+            its ``NOT_EXPRESSED``.
+
+        Raises:
+            ValueError: for another framework, or if it does not take the plan's optimizer.
+
+        Warns:
+            UserWarning: with every factor that the framework cannot express.
+
+        Example::
+
+            Path("nfd_torchtitan.py").write_text(plan.to("torchtitan"))
+        """
+        # Few plans are exported.
+        from nfd.scaling.export import export
+
+        exported = export(self, framework)
+        for sentence in exported.not_expressed:
+            warnings.warn(sentence, UserWarning, stacklevel=2)
+        return exported.text
 
     @staticmethod
     def load(path: str | Path) -> Plan:

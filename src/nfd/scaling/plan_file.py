@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
+from pydantic_core import from_json
 
 from nfd.core.checks import check_real
 from nfd.core.errors import InputError
 from nfd.core.words import nearest
+from nfd.scaling.neutral import VERSION
 from nfd.scaling.optimizers import LAWS
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ def read_plan(kind: type[Plan], text: str | bytes, place: str = "The stored plan
     # because it brings in the laws of the learning rate, which planning does not need.
     from nfd.scaling.run import RunScaling  # noqa: F401
 
+    _check_version(text, place)
     try:
         plan = TypeAdapter(kind).validate_json(text, strict=True)
         _check_numbers(plan.to_dict())
@@ -58,6 +61,23 @@ def read_plan(kind: type[Plan], text: str | bytes, place: str = "The stored plan
             "plan the model again."
         )
     return plan
+
+
+def _check_version(text: str | bytes, place: str) -> None:
+    """Raise ValueError if a stored plan is of a later version than is known here.
+
+    What is not JSON, or not a plan, has no version, and is left to who reads it.
+    """
+    try:
+        stored = from_json(text)
+    except ValueError:
+        return
+    version = stored.get("version", VERSION) if isinstance(stored, dict) else VERSION
+    if version != VERSION:
+        raise InputError(
+            f"{place} is a plan of version {version!r}; this nfd reads version {VERSION}. Upgrade "
+            "nfd, or plan the model again."
+        )
 
 
 def _check_numbers(stored: Mapping[str, Any]) -> None:

@@ -48,7 +48,7 @@ def groups_of(
             law_of_tensor.check_unstored(repr(name))
         is_first = law.rest is None or law_of_tensor.name == law.name
         tuned = lr if rest_lr is None or is_first else rest_lr
-        rate = plan.rate(name) * _run_factor(plan, "rate", law_of_tensor)
+        rate = plan.rate(name) * run_factor(plan, "rate", law_of_tensor)
         scale = partial(scale_of, plan, name, is_spared=name in spared)
         scales = tuple(scale(setting) for setting in law_of_tensor.settings)
         key = (tuned, rate, law_of_tensor.name, scales)
@@ -130,26 +130,26 @@ def scale_of(plan: Plan, name: str, setting: Hyperparameter, is_spared: bool = F
     """
     law = plan.law_for(name)
     follows = setting.follows
-    factor = _run_factor(plan, setting.quantity, law)
+    factor = run_factor(plan, setting.quantity, law)
     if rule_named(plan.rule).scales_width:
         factor *= plan.factor(name, setting.size)
     if follows == "epsilon":
-        return Scale(factor * plan.epsilon(name) * _run_factor(plan, "epsilon", law))
+        return Scale(factor * plan.epsilon(name) * run_factor(plan, "epsilon", law))
     if setting.name == WEIGHT_DECAY.name and is_spared:
         return Scale(0.0)
     if follows == "weight decay":
-        return Scale(factor * plan.weight_decay(name) * _run_factor(plan, "weight decay", law))
+        return Scale(factor * plan.weight_decay(name) * run_factor(plan, "weight decay", law))
     if follows is None:
         return Scale(factor)
     averages = follows if isinstance(follows, tuple) else (follows,)
     half_lives = []
     for average in averages:
         quantity = f"half-life of {average}, in steps"
-        half_lives.append(1.0 if average is None else _run_factor(plan, quantity, law))
+        half_lives.append(1.0 if average is None else run_factor(plan, quantity, law))
     is_kept = all(half_life == 1 for half_life in half_lives)
     return Scale(1.0, () if is_kept else tuple(half_lives))
 
 
-def _run_factor(plan: Plan, quantity: str, law: OptimizerLaw) -> float:
+def run_factor(plan: Plan, quantity: str, law: OptimizerLaw) -> float:
     """The factor of batch and length for a quantity."""
     return 1.0 if plan.run is None else plan.run.factor(quantity, law.name)
