@@ -173,9 +173,8 @@ class ScalingLawCommand(LoggedCommand):
             label = f"Do this first: add a column {new}, its logarithm"
             return answer.with_next(label, again(command, "--columns", f"loss={new}"))
         if answer.next is not None:
-            # The trainings, and this command in place of the call of Python.
-            runs = answer.next.code.splitlines()[:-1]
-            return answer.with_next(answer.next.label, "\n".join([*runs, command]))
+            # This command in place of the call of Python.
+            return answer.with_next(answer.next.label, command)
         return answer
 
     def _rates(self) -> tuple[RateLaw | None, float | None]:

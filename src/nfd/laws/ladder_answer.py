@@ -306,10 +306,10 @@ class LadderForecast(Shown):
         return self._train("tune rate and batch again at the sizes that miss the law most", lines)
 
     def _train(self, what: str, runs: Sequence[str]) -> Next:
-        """Trainings to run, a line for each, and the call that then takes their rows."""
+        """Trainings to run, and the call that then takes their rows."""
         rate = ', rate="best"' if self.law.has_rates else ""
-        call = f"nfd.fit_ladder(rows{rate})"
-        return Next(f"Run next: {what}; add the runs, then", "\n".join([*runs, call]))
+        label = f"Run next: {what}: {'; '.join(runs)}. Add the runs, then"
+        return Next(label, f"nfd.fit_ladder(rows{rate})")
 
     def _no_loss(self) -> Answer:
         """The losses seem to be perplexities."""

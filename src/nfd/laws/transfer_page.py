@@ -186,6 +186,9 @@ class _View:
             key[f"{name}: {size_in_words(size, self.sizes)}"] = VARIABLES[colour]
         if len(self.ends) > 1:
             key["best rate of the small one (95 %)"] = VARIABLES[BAND]
+        cells = [cell for answer in self.transfer.rules for cell in answer.cells.values()]
+        if any(len(cell.losses) > 1 for cell in cells):
+            key["thin bars: 95 % of a mean loss"] = VARIABLES[SOFT]
         rules = self.transfer.rules
         which = "trained again with fresh seeds"
         if rules[0].decision is not None:
