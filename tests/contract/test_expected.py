@@ -371,7 +371,7 @@ def test_a_diagnosis_is_not_called_a_fix_and_runs_without_gradients(is_grown: bo
     assert "plan's" not in watch.alerts[0].reason
     suggested = watch.answer.next
     assert suggested is not None
-    assert ("Fix" in suggested.label) != is_grown
+    assert ("fix it" in suggested.label) != is_grown
     assert suggested.code.startswith("print(") == is_grown
     exec(suggested.code, {"model": model})
 

@@ -68,7 +68,7 @@ def _label(watch: Watch, faults: Sequence[Fault], root: Fault, lines: Sequence[s
     why = _why_frozen(watch, root) if root.cause is Cause.FROZEN else ""
     then = _what_then(watch, faults, root)
     # Code that only prints mends nothing.
-    if then.startswith("Fix") and all(line.startswith("print(") for line in lines):
+    if "fix it" in then and all(line.startswith("print(") for line in lines):
         reads_gradients = any(".grad" in line for line in lines)
         then = "Look for the cause, after loss.backward()" if reads_gradients else _LOOK
     return f"{why}{then}"
