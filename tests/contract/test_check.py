@@ -1031,7 +1031,19 @@ def test_an_answer_says_what_to_change_and_the_plan_mends_it() -> None:
     assert "blocks.*.0.weight" not in {tensor for tensor, _ in changes}
     assert check.remedy is not None
     assert not check.remedy.faults
-    assert "plan = nfd.plan(" in answer.next.code if answer.next else False
+    assert answer.next is not None
+    _, *planning = answer.next.code.splitlines()
+    model = ResidualMLP(64, 8)
+    names = {
+        "nfd": nfd,
+        "model": model,
+        "make_model": ResidualMLP,
+        "batches": batches(4),
+        "lr": 1.0,
+    }
+    exec("\n".join(planning), names)
+    assert names["plan"].rate("blocks.0.3.weight") == pytest.approx(1 / 16)
+    assert {group["lr"] for group in names["optimizer"].param_groups} >= {1 / 16, 1.0}
     unmended = nfd.check(
         ResidualMLP,
         batches(4),

@@ -392,6 +392,35 @@ def test_networks_that_hardly_learn_are_trained_longer(least: float, hardly: boo
         assert answer.next is None
 
 
+@pytest.mark.parametrize(("least", "verdict"), [(2.27, "UNCERTAIN"), (1.5, "COSTS")])
+def test_a_small_network_that_hardly_learns_costs_the_large_one_nothing_certain(
+    least: float, verdict: str
+) -> None:
+    """At the small one's best rate, four octaves above, the large one loses all that it learns."""
+    random = np.random.default_rng(0)
+    guess = math.log(10)
+    at_best = {32: (least, -5), 128: (1.5, -9)}
+
+    def row(width: int, rate: float, seed: int) -> dict[str, float]:
+        lowest, best = at_best[width]
+        learnt = guess - lowest
+        loss = guess - learnt * max(0.0, 1 - (rate - best) ** 2 / 12) + 0.01 * learnt * noise()
+        return {"width": width, "lr": 2.0**rate, "seed": seed, "loss": loss}
+
+    noise = random.normal
+    rows = [row(width, k, seed) for width in at_best for seed in range(4) for k in range(-13, -1)]
+    tuned = nfd.fit_transfer(rows, guess=guess)
+    rates = [math.log2(tuned.best("logged", width, 1).value) for width in at_best]
+    rows += [row(128, rate, seed) for seed in range(4, 12) for rate in rates]
+    transfer = nfd.fit_transfer(rows, guess=guess)
+    assert transfer.verdict("logged") == verdict
+    assert transfer.rules[0].regret.share.low > 0.5
+    is_open = transfer.answer.title == "These networks hardly learn: train longer"
+    assert is_open == (verdict == "UNCERTAIN")
+    if is_open:
+        assert "32 wide" in transfer.answer.because
+
+
 def test_an_interval_far_across_the_limit_names_what_else_there_is() -> None:
     """A cost of about the limit takes ten times the seeds, or more than anybody trains."""
     far = nfd.fit_transfer(noisy(0.09, 4, 0.05), guess=math.log(10)).answer

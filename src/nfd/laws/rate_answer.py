@@ -98,7 +98,8 @@ def of_training(best: BestRate) -> Answer:
     is_open = is_dear or size_to_add is not None
     because = _cost(best)
     chance = f"training diverges with a chance of {100 * best.diverges:.2g} % at this rate."
-    is_likely = best.diverges >= _LEAST_CHANCE
+    # Before a rate is advised, what it risks is a detail.
+    is_told = best.diverges >= _LEAST_CHANCE and size_to_add is None
     following = _after_training(best)
     open_title = title.replace("Train", "Probably train", 1)
     if size_to_add is not None:
@@ -107,7 +108,6 @@ def of_training(best: BestRate) -> Answer:
             "One size cannot say how the rate follows size. By public sweeps the best guess is "
             f"{number(best.advised)}. {because}"
         )
-        is_likely = False
         following = _sweep(best.law, size_to_add)
     elif is_dear:
         several = listed([number(best.advised * factor) for factor in (0.5, 1.0, 2.0)])
@@ -117,10 +117,10 @@ def of_training(best: BestRate) -> Answer:
         NOT_DECIDED if is_open else "Advised",
         open_title if is_open else title,
         because,
-        chance if is_likely else "",
+        chance if is_told else "",
         following,
         about,
-        details=[] if is_likely or not best.diverges else [chance.capitalize()],
+        details=[] if is_told or not best.diverges else [chance.capitalize()],
     )
 
 

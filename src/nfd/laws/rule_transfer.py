@@ -97,7 +97,7 @@ class RuleTransfer:
         return list(self.cells)[-1]
 
     @property
-    def hardly_learns(self) -> Size | None:
+    def unlearnt(self) -> Size | None:
         """The smallest or the largest size, where its best rate learns too little to judge by."""
         ends = list(self.cells)[:1] + list(self.cells)[-1:]
         return next((size for size in ends if self.cells[size].hardly_learns), None)
@@ -176,7 +176,7 @@ class RuleTransfer:
 
         Empty where neither is so. A search judges by itself whether best rates can be compared.
         """
-        if self.hardly_learns:
+        if self.unlearnt:
             return "Networks hardly learn: take more steps"
         if self.decision is not None:
             return ""
@@ -206,7 +206,7 @@ class RuleTransfer:
         TRANSFERS where its 95 % interval is below ``TOLERANCE``, COSTS where it is above, else
         UNCERTAIN. A negative regret is a gain: the rate tuned at the small size costs nothing.
         """
-        if self.hardly_learns:
+        if self.unlearnt:
             return "UNCERTAIN"
         if self.decision is not None:
             return self.decision.verdict

@@ -133,8 +133,8 @@ class Question:
             return self._transfers(rule, small, large)
         if rule.verdict == "COSTS":
             return self._costs(rule, small, large)
-        if rule.hardly_learns is not None:
-            return self._hardly(rule, rule.hardly_learns)
+        if rule.unlearnt is not None:
+            return self._hardly(rule, rule.unlearnt)
         if rule.decision is not None and self.spent is not None:
             return self._searched(rule, rule.decision, self.spent)
         return self._open(rule, small, large)
@@ -174,7 +174,7 @@ class Question:
         return Advice(
             "Next: plan the size that you train, such as",
             f"plan = nfd.plan(model, {small}, make_model=make_model{rule}, "
-            "sample=batches[0][0])\n"
+            "sample=nfd.Task(batches).sample)\n"
             f"plan.apply_(model, seed=0); optimizer = plan.make_optimizer(model, lr={rate})",
             options,
             "plan",

@@ -124,15 +124,21 @@ def _title_of_faults(check: Check) -> str:
 
 
 def _verb(check: Check) -> str:
-    """What faults do: grow, shrink or, if some do either, change."""
+    """What faults do, as a verb of all of them."""
     count = len(quantities(filter(is_fault, check.table)))
+    verb = _verb_of(check)
+    return f"{verb}s" if count == 1 else verb
+
+
+def _verb_of(check: Check) -> str:
+    """What faults do: grow, shrink or, if some do either, change."""
     verdicts = {row["verdict"] for row in check.table if is_fault(row)}
     verb = "change"
     if verdicts == {"GROWS"}:
         verb = "grow"
     elif verdicts == {"COLLAPSES"}:
         verb = "shrink"
-    return f"{verb}s" if count == 1 else verb
+    return verb
 
 
 def _evidence(check: Check) -> str:
@@ -160,6 +166,8 @@ def _evidence(check: Check) -> str:
 
 def _by_plan(check: Check) -> str:
     """Say by how much the plan of the model differs, where no measured quantity shows it."""
+    if not check.changes:
+        return "by the plan some tensors should differ"
     worst = max(check.changes, key=lambda change: change.strength)
     axes = [axis for axis in AXES if axis in worst.ratios] or AXES
     largest = listed([f"{axis} {check.sizes[axis][-1]}" for axis in axes])
@@ -184,10 +192,7 @@ def _of_remedy(check: Check) -> str:
     if not left and not faults:
         return f"With the plan {remedy.rule} they stay so."
     if not left:
-        verdicts = {row["verdict"] for row in check.table if is_fault(row)}
-        verb = {"GROWS": "grows", "COLLAPSES": "shrinks"}.get(min(verdicts), "changes")
-        verb = verb if len(verdicts) == 1 else "changes"
-        return f"With the plan {remedy.rule} none {verb}."
+        return f"With the plan {remedy.rule} none {_verb_of(check)}s."
     verb = "does" if len(left) == 1 else "do"
     return f"With the plan {remedy.rule} {len(left)} still {verb}."
 
@@ -255,15 +260,15 @@ def _next_of_fault(check: Check) -> Next:
         rule = "" if check.cure == RULE else f", rule={check.cure!r}"
         code = [
             transfer_of(check, check.cure),
-            f"plan = nfd.plan(model, make_model=make_model, base={check.base}{rule}{optimizer}, "
-            "sample=batches[0][0])",
+            f"plan = nfd.plan(model, {check.base}, make_model=make_model{rule}{optimizer}, "
+            "sample=nfd.Task(batches).sample)",
             "plan.apply_(model, seed=0); optimizer = plan.make_optimizer(model, lr=lr)",
         ]
         return Next(find_rate_label(check.cure), "\n".join(code))
     rule = "" if check.rule == RULE else f", rule={check.rule!r}"
     code = [
-        f"plan = nfd.plan(model, make_model=make_model, base={check.base}{rule}{optimizer}, "
-        "sample=batches[0][0])",
+        f"plan = nfd.plan(model, {check.base}, make_model=make_model{rule}{optimizer}, "
+        "sample=nfd.Task(batches).sample)",
         "print(plan)",
     ]
     return Next("Compare your tensors with their plan", "\n".join(code))

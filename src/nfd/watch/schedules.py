@@ -77,15 +77,15 @@ class Difference:
     def __str__(self) -> str:
         """Say in a clause how the rates differ: ``your learning rate has fallen to ...``."""
         if self.share >= _AT_PEAK:
-            own = "your learning rate stayed at its peak"
+            of_run = "your learning rate stayed at its peak"
         elif self.has_fallen:
-            own = f"your learning rate has fallen to {number(self.share, 2)} of its peak"
+            of_run = f"your learning rate has fallen to {number(self.share, 2)} of its peak"
         else:
-            own = f"your learning rate was {number(self.share, 2)} of its peak"
+            of_run = f"your learning rate was {number(self.share, 2)} of its peak"
         small = "stayed"
         if self.small_share < _AT_PEAK:
             small = f"was {number(self.small_share, 2)} of its peak"
-        return f"{own} at step {self.step:,}, the small networks' {small}"
+        return f"{of_run} at step {self.step:,}, the small networks' {small}"
 
 
 class ScheduleCheck:
