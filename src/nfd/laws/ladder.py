@@ -20,7 +20,6 @@ from nfd.core.tables import Row
 from nfd.core.words import in_words, number
 from nfd.laws.ladder_outlook import (
     FEWEST_RUNS,
-    FLOPS,
     REACH,
     REFUSED,
     Outlook,
@@ -36,6 +35,7 @@ from nfd.laws.ladder_posterior import (
     fit_additive,
     read_prior,
 )
+from nfd.laws.logged_runs import FLOPS
 from nfd.laws.loss_law import HeldOut, Losses, Sizes, interval_of
 from nfd.laws.loss_runs import FEWEST_SIZES, LossRuns, loss_runs, read_sizes, varying_sizes
 from nfd.report.shown import Shown

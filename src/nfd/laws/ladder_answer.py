@@ -15,7 +15,8 @@ from nfd.core.estimates import Interval
 from nfd.core.tables import Row
 from nfd.core.words import alike, in_letters, number, plural, power_of_ten
 from nfd.laws.ladder import UNTUNED, BestSplit, LadderLaw, NextRun, percent
-from nfd.laws.ladder_outlook import FLOPS, REFUSED
+from nfd.laws.ladder_outlook import REFUSED
+from nfd.laws.logged_runs import FLOPS
 from nfd.laws.loss_law import Sizes, interval_of
 from nfd.laws.loss_runs import sizes_in_words
 from nfd.report.shown import Shown

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from nfd.core.errors import InputError
-from nfd.core.words import listed, plural
+from nfd.core.words import listed, plural, quoted
 from nfd.laws.log_columns import Field
 from nfd.laws.logged_runs import LoggedRun
 from nfd.laws.logs import Log, read_log
@@ -99,7 +99,8 @@ def varying_sizes(log: Log) -> list[str]:
         if not read:
             raise InputError(
                 "runs must differ in width, depth, parameters or tokens; no column of them was "
-                f"found in {log.recognised} Name their columns by columns=."
+                f"found in {log.recognised} Name their columns by columns=, in the shell "
+                f"--columns parameters=... The columns are {quoted(log.names, most=30)}."
             )
         sizes = listed(
             f"one number of {name}" if name in _COUNTED else f"one {name}" for name in read
