@@ -79,7 +79,7 @@ def test_runs_that_are_not_tuned_alike_are_warned_of() -> None:
 
 
 def test_what_is_no_loss_is_named() -> None:
-    with pytest.raises(ValueError, match="rises with size: is it an accuracy"):
+    with pytest.raises(ValueError, match="rises with size: it looks like an accuracy"):
         nfd.fit_ladder([row | {"loss": 1 / row["loss"]} for row in ladder(0.002)])
     perplexities = nfd.fit_ladder([row | {"loss": 20 ** row["loss"]} for row in ladder(0.002)])
     assert "perplexity" in (perplexities.warning or "")

@@ -32,7 +32,7 @@ Field = Literal[
     "rule",
     "seed",
     "loss",
-    "compute",
+    "flops",
     "step",
     "run",
     "state",
@@ -102,7 +102,7 @@ NAMES: dict[Field, tuple[str, ...]] = {
     "rule": ("rule", "parametrization", "parameterization"),
     "seed": ("seed", "random_seed"),
     "loss": tuple(split + word for word in ("loss", *_UNITS) for split in _SPLITS),
-    "compute": (
+    "flops": (
         "compute",
         "C",
         "flops",
@@ -148,12 +148,12 @@ SIZES: tuple[Field, ...] = (
     "steps",
     "sequences",
     "length",
-    "compute",
+    "flops",
 )
 # Names of a size that may also be words such as "tiny": read as parameters where all are numbers.
 _SIZE_NAMES = ("size", "model_size")
 # How the literature calls sizes and compute.
-_LETTERS: dict[Field, str] = {"parameters": "n", "tokens": "d", "compute": "c"}
+_LETTERS: dict[Field, str] = {"parameters": "n", "tokens": "d", "flops": "c"}
 # Words of losses that are not the loss of a finished run.
 _OTHER_LOSSES = {
     "best",

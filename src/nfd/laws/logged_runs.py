@@ -45,7 +45,7 @@ class LoggedRun:
     rule: str | None = None
     seed: str | None = None
     loss: float | None = None
-    compute: float | None = None
+    flops: float | None = None
     step: float | None = None
     run: str | None = None
     state: str | None = None
@@ -84,10 +84,10 @@ def run_of(line: Line, number: int, chosen: Mapping[Field, str]) -> LoggedRun:
         has_batch_column = "batch" in chosen or "sequences" in chosen
         if "batch" in fields or not has_batch_column:
             fields["tokens"] = fields["steps"] * fields.get("batch", 1)
-    if "compute" in fields and "parameters" in fields:
-        fields["tokens"] = fields["compute"] / FLOPS / fields["parameters"]
-    elif "compute" in fields and "tokens" in fields:
-        fields["parameters"] = fields["compute"] / FLOPS / fields["tokens"]
+    if "flops" in fields and "parameters" in fields:
+        fields["tokens"] = fields["flops"] / FLOPS / fields["parameters"]
+    elif "flops" in fields and "tokens" in fields:
+        fields["parameters"] = fields["flops"] / FLOPS / fields["tokens"]
     return LoggedRun(**fields)
 
 

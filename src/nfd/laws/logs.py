@@ -67,7 +67,7 @@ class Log:
 
     def _is_part(self, field: Field) -> bool:
         """Whether a field is compute from which another one follows."""
-        return field == "compute" and ("parameters" in self.columns or "tokens" in self.columns)
+        return field == "flops" and ("parameters" in self.columns or "tokens" in self.columns)
 
 
 def read_log(
@@ -179,13 +179,13 @@ def _compute_column(columns: LogColumns, chosen: Mapping[Field, str]) -> dict[Fi
     ignored = None in (columns.given.get("tokens", ""), columns.given.get("parameters", ""))
     if (has_parameters and has_tokens) or (has_shape and not has_parameters) or ignored:
         return {}
-    name = columns.column_of("compute")
-    return {"compute": name, "steps": ""} if name else {}
+    name = columns.column_of("flops")
+    return {"flops": name, "steps": ""} if name else {}
 
 
 def _from_compute(chosen: Mapping[Field, str], notes: list[str]) -> dict[Field, str]:
     """Name the tokens or parameters that follow from compute, with a note."""
-    compute = chosen.get("compute")
+    compute = chosen.get("flops")
     if compute is None:
         return {}
     for known, wanted in (("parameters", "tokens"), ("tokens", "parameters")):

@@ -21,6 +21,7 @@ BEST = "best"
 FEWEST_SIZES = 4
 _COUNTED = ("parameters", "tokens")
 _SIZES: tuple[Field, ...] = ("width", "depth", "parameters", "tokens")
+_FLOPS: Field = "flops"
 # Training runs by their size.
 Rungs = dict[tuple[float, ...], list[LoggedRun]]
 
@@ -94,6 +95,9 @@ def varying_sizes(log: Log) -> list[str]:
         values = {getattr(run, name) for run in log.runs} - {None}
         if len(values) > 1:
             varying.append(name)
+    # Compute alone; where other sizes are known, they say it.
+    if not varying and len({run.flops for run in log.runs} - {None}) > 1:
+        return [_FLOPS]
     if not varying:
         read = [name for name in _SIZES if name in log.columns]
         if not read:
@@ -126,6 +130,8 @@ def variables_of(log: Log) -> tuple[str, ...]:
     with_tokens = "tokens" in varying and not log.in_steps
     if "parameters" in varying and (not shape or grow_together or with_tokens):
         shape = ["parameters"]
+    if _FLOPS in varying:
+        return (_FLOPS,)
     return (*shape, "tokens") if "tokens" in varying else tuple(shape)
 
 

@@ -23,7 +23,7 @@ Record = Mapping[str, Any]
 # Fields over which a run has curves.
 _OVER_STEPS = ("step", "steps", "tokens")
 # Fields that tell the runs of a list apart from the steps of a curve.
-_OF_RUNS = ("lr", "seed", "parameters", "width", "depth", "batch", "compute", "run")
+_OF_RUNS = ("lr", "seed", "parameters", "width", "depth", "batch", "flops", "run")
 # The number that the caller names tables by, beside the fields.
 TABLE = "table"
 

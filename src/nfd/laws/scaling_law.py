@@ -288,7 +288,7 @@ def losses_of(
     log = read_sizes(rows, columns)
     variables = variables_of(log)
     runs = loss_runs(log, variables, rate)
-    if {*variables} <= {"parameters", "tokens"}:
+    if {*variables} <= {"parameters", "tokens", "flops"}:
         # Loaded only where a table is for it.
         from nfd.laws.ladder import ladder_of
 
