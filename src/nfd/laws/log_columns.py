@@ -16,7 +16,7 @@ from typing import Literal
 
 from nfd.core.errors import InputError
 from nfd.core.words import nearest
-from nfd.laws.rows import Line, is_none, is_number, listed, without_unit
+from nfd.laws.rows import Line, is_none, is_number, listed, number_of, without_unit
 
 Field = Literal[
     "width",
@@ -152,6 +152,11 @@ SIZES: tuple[Field, ...] = (
 )
 # Names of a size that may also be words such as "tiny": read as parameters where all are numbers.
 _SIZE_NAMES = ("size", "model_size")
+# Names of the tokens of a data set that a training repeats.
+_UNIQUE = ("unique_tokens", "tokens_unique", "unique", "dataset_tokens", "U", "u")
+# Repeated tokens are worth nearly as much as new ones up to so many times. Source: Muennighoff et
+# al. 2023, "Scaling data-constrained language models".
+_LIKE_NEW = 4.0
 # How the literature calls sizes and compute.
 _LETTERS: dict[Field, str] = {"parameters": "n", "tokens": "d", "flops": "c"}
 # Words of losses that are not the loss of a finished run.
@@ -260,6 +265,25 @@ class LogColumns:
                     "equal. Give the rows of one setting."
                 )
         return notes
+
+    def note_on_repeats(self, tokens: str | None) -> list[str]:
+        """Warn of tokens that repeat often: the law takes each for a new one."""
+        unique = [name for name in self.names if _key(name) in _UNIQUE]
+        if tokens is None or not unique:
+            return []
+        most = 1.0
+        for number, line in enumerate(self.table, 1):
+            seen = line.get(tokens)
+            distinct = line.get(unique[0])
+            if not is_none(seen) and not is_none(distinct):
+                times = number_of(seen, tokens, number, whole=True)
+                most = max(most, times / number_of(distinct, unique[0], number, whole=True))
+        if most <= _LIKE_NEW:
+            return []
+        return [
+            f"Tokens repeat up to {most:,.3g} times ({unique[0]!r}), and the law takes every one for "
+            f"a new one, which holds up to about {_LIKE_NEW:g} times. Give the runs below that."
+        ]
 
     def count_of_parameters(self, name: str | None) -> str:
         """Say how the column of parameters counts, where the log shows it; else empty."""

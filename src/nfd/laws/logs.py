@@ -101,6 +101,8 @@ def read_log(
     unread = [name for name in log_columns.names if name not in chosen.values()]
     notes += note_on_mixed(table, logged, unread)
     in_steps = "steps" in chosen and "batch" not in chosen and "sequences" not in chosen
+    if "steps" not in chosen:
+        notes += log_columns.note_on_repeats(chosen.get("tokens"))
     chosen |= _products(chosen, in_steps)
     chosen |= _from_compute(chosen, notes)
     notes += _note_on_unit(chosen)
