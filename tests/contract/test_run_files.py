@@ -18,7 +18,7 @@ Rows = list[dict[str, Any]]
 
 
 def loss_of(N: float, D: float) -> float:
-    return 1.7 + 110 / N**0.27 + 370 / D**0.28
+    return float(1.7 + 110 / N**0.27 + 370 / D**0.28)
 
 
 RUNS: Rows = [
@@ -217,7 +217,7 @@ def without(row: dict[str, Any], *names: str) -> dict[str, Any]:
 
 def test_compute_alone_has_a_law_which_is_asked_in_flops(tmp_path: Path) -> None:
     def reached(C: float) -> float:
-        return 1.7 + 2900 / C**0.17
+        return float(1.7 + 2900 / C**0.17)
 
     law = nfd.fit_ladder([{"C": C, "loss": reached(C)} for C in (1e18, 3e18, 1e19, 3e19, 1e20)])
     assert law.variables == ("flops",)

@@ -281,8 +281,8 @@ class LogColumns:
         if most <= _LIKE_NEW:
             return []
         return [
-            f"Tokens repeat up to {most:,.3g} times ({unique[0]!r}), and the law takes every one for "
-            f"a new one, which holds up to about {_LIKE_NEW:g} times. Give the runs below that."
+            f"Tokens repeat up to {most:,.3g} times ({unique[0]!r}), and the law takes every one "
+            f"for a new one, which holds up to about {_LIKE_NEW:g} times. Give the runs below that."
         ]
 
     def count_of_parameters(self, name: str | None) -> str:
