@@ -136,13 +136,18 @@ def test_frames_are_read_also_with_the_runs_in_their_index() -> None:
 
 
 def test_lists_of_rates_and_losses_in_a_run_are_its_sweep() -> None:
-    sweeps = [
+    sweeps: Rows = [
         {"width": n, "lrs": [2.0**k for k in range(-12, -5)]}
         | {"losses": [3 + 8 / n + 0.05 * (k + 9) ** 2 for k in range(-12, -5)]}
         for n in (64, 128, 256)
     ]
-    best = nfd.fit_transfer(sweeps).best("logged", 256, 1)
-    assert best.value == pytest.approx(2.0**-9, rel=0.05)
+    rows = [
+        {"width": sweep["width"], "lr": rate, "loss": loss}
+        for sweep in sweeps
+        for rate, loss in zip(sweep["lrs"], sweep["losses"], strict=True)
+    ]
+    read = nfd.fit_transfer(sweeps).best("logged", 256, 1)
+    assert read.value == nfd.fit_transfer(rows).best("logged", 256, 1).value
 
 
 ONE = json.dumps(RUNS[0])
