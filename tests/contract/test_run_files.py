@@ -329,3 +329,5 @@ def test_tokens_that_repeat_often_are_said_to_count_as_new_ones() -> None:
 
     assert "Tokens repeat up to 16 times ('unique_tokens')" in notes(16)[0]
     assert not notes(2)
+    with pytest.raises(ValueError, match="'unique_tokens' must hold numbers above 0; row 1 has 0"):
+        nfd.fit_ladder([row | {"unique_tokens": 0} for row in RUNS])

@@ -275,9 +275,14 @@ class LogColumns:
         for number, line in enumerate(self.table, 1):
             seen = line.get(tokens)
             distinct = line.get(unique[0])
-            if not is_none(seen) and not is_none(distinct):
-                times = number_of(seen, tokens, number, whole=True)
-                most = max(most, times / number_of(distinct, unique[0], number, whole=True))
+            if is_none(seen) or is_none(distinct):
+                continue
+            count = number_of(distinct, unique[0], number, whole=True)
+            if not count > 0:
+                raise InputError(
+                    f"column {unique[0]!r} must hold numbers above 0; row {number} has {distinct!r}."
+                )
+            most = max(most, number_of(seen, tokens, number, whole=True) / count)
         if most <= _LIKE_NEW:
             return []
         return [
