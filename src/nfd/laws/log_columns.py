@@ -15,7 +15,7 @@ from functools import cache
 from typing import Literal
 
 from nfd.core.errors import InputError
-from nfd.core.words import nearest
+from nfd.core.words import nearest, number
 from nfd.laws.rows import Line, is_none, is_number, listed, number_of, without_unit
 
 Field = Literal[
@@ -272,21 +272,21 @@ class LogColumns:
         if tokens is None or not unique:
             return []
         most = 1.0
-        for number, line in enumerate(self.table, 1):
+        for row, line in enumerate(self.table, 1):
             seen = line.get(tokens)
             distinct = line.get(unique[0])
             if is_none(seen) or is_none(distinct):
                 continue
-            count = number_of(distinct, unique[0], number, whole=True)
+            count = number_of(distinct, unique[0], row, whole=True)
             if not count > 0:
                 raise InputError(
-                    f"column {unique[0]!r} must hold numbers above 0; row {number} has {distinct!r}."
+                    f"column {unique[0]!r} must hold numbers above 0; row {row} has {distinct!r}."
                 )
-            most = max(most, number_of(seen, tokens, number, whole=True) / count)
+            most = max(most, number_of(seen, tokens, row, whole=True) / count)
         if most <= _LIKE_NEW:
             return []
         return [
-            f"Tokens repeat up to {most:,.3g} times ({unique[0]!r}), and the law takes every one "
+            f"Tokens repeat up to {number(most)} times ({unique[0]!r}), and the law takes every one "
             f"for a new one, which holds up to about {_LIKE_NEW:g} times. Give the runs below that."
         ]
 
