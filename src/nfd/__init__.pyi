@@ -20,11 +20,14 @@ from .laws.scaling_law import fit_scaling_law as fit_scaling_law
 from .laws.schedules import RateSchedule as RateSchedule
 from .laws.transfer import Transfer as Transfer
 from .laws.transfer import fit_transfer as fit_transfer
+from .limits.in_width import Estimates as Estimates
 from .limits.kernels import kernel as kernel
 from .limits.particles import Solution as Solution
 from .limits.particles import solve_nfd as solve_nfd
 from .limits.predict import Prediction as Prediction
 from .limits.predict import predict as predict
+from .limits.probes import Kernels as Kernels
+from .limits.probes import TrainedKernels as TrainedKernels
 from .limits.sklearn_kernel import InfiniteDepthKernel as InfiniteDepthKernel
 from .meters.check import Check as Check
 from .meters.check import check as check
