@@ -163,6 +163,7 @@ SMALL = nfd.Family(Residual, base=(16, 2), rule="complete-p", optimizer="sgd")
         ("sgd", "dense", True),
         ("sgd", "deferred", False),
         ("adam", "dense", True),
+        ("muon", "dense", True),
     ],
 )
 def test_losses_are_the_same_with_and_without_probes(
