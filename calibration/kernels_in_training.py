@@ -148,14 +148,13 @@ def dense_kernels(problem: Problem, width: int, count: int, seed: int) -> dict[s
         looks: dict[str, list[Tensor]] = {name: [] for name in parts}
         for step in range(len(x) + 1):
             if step in problem.looks:
-                for name, values in networks.look(probes).items():
-                    if name in ("streams", "features", "gradients"):
-                        values = values @ values.mT / width
-                    looks[name].append(values)
+                for name, seen in networks.look(probes).items():
+                    is_vector = name in ("streams", "features", "gradients")
+                    looks[name].append(seen @ seen.mT / width if is_vector else seen)
             if step < len(x):
                 networks.step(x[step], y[step])
-        for name, values in looks.items():
-            parts[name].append(torch.stack(values, 1).double())
+        for name, rows in looks.items():
+            parts[name].append(torch.stack(rows, 1).double())
     return {name: torch.cat(values) for name, values in parts.items()}
 
 
@@ -277,14 +276,15 @@ def limit_rows(replicates: int) -> list[Row]:
     task = nfd.Task([(a[None], b[None, None]) for a, b in zip(x, y, strict=True)], loss="mse")
     rows = list[Row]()
     for name in ("tanh", "relu"):
-        solved = nfd.solve_nfd(
-            x, y, grid=8, activation=name, eta_c=0.5, particles=4096, replicates=8
-        )
+        solved = [
+            nfd.solve_nfd(x, y, grid=8, activation=name, eta_c=0.3, particles=4096, seed=seed)
+            for seed in (0, 1)
+        ]
         for feedback in ("independent", "shared"):
             p = nfd.predict(
                 nfd.resnets(6, 1, activation=name, feedback=feedback),
                 task,
-                0.5,
+                0.3,
                 depth=8,
                 width=512,
                 replicates=replicates,
@@ -292,27 +292,24 @@ def limit_rows(replicates: int) -> list[Row]:
                 kernels=nfd.Kernels(times=5, steps=range(6)),
             )
             for quantity in ("features", "gradients"):
-                rows.append(
-                    _against(solved, p, quantity) | {"activation": name, "feedback": feedback}
-                )
+                row = _against(solved, p, quantity)
+                rows.append(row | {"activation": name, "feedback": feedback})
     return rows
 
 
-def _against(solved: nfd.Solution, p: nfd.Prediction, quantity: str) -> Row:
-    """Compare a kernel of the sample of each step, before the step, with the solution's."""
+def _against(solved: Sequence[nfd.Solution], p: nfd.Prediction, quantity: str) -> Row:
+    """Compare a kernel of the sample of each step, before the step, with two solutions' mean."""
     assert p.kernels is not None
     estimates: Estimates = getattr(p.kernels, quantity)
     values, errors = (_of_samples(part) for part in (estimates.value, estimates.stderr))
-    definition = (solved.Sigma if quantity == "features" else solved.Theta)[::2]
-    error = errors.hypot(torch.full_like(errors, rms(errors) / 4))
-    apart = values - definition
-    # Before training both agree exactly.
-    after = torch.ones(6, 6, dtype=torch.bool)
-    after[0, 0] = False
+    first, second = (one.Sigma if quantity == "features" else one.Theta for one in solved)
+    definition = (first + second)[::2] / 2
+    noise = rms((first - second)[::2] / 2)
+    size = rms(definition)
     return {
         "quantity": quantity,
-        "difference": rms(apart[:, after]) / rms(definition[:, after]),
-        "noise": rms(error[:, after]) / rms(definition[:, after]),
+        "difference": rms(values - definition) / size,
+        "noise": math.hypot(rms(errors), noise) / size,
     }
 
 
@@ -367,7 +364,7 @@ def turning_rows(width: int, replicates: int) -> list[Row]:
 
 
 def _gap(first: Tensor, pairs: Tensor) -> Tensor:
-    """How much further the first kernels of pairs [R, 2, N, N] turned than the second, in degrees."""
+    """How much further the first kernels of pairs [R, 2, N, N] turned than the second, degrees."""
     return _angle(first, pairs[:, 0]) - _angle(first, pairs[:, 1])
 
 
@@ -375,10 +372,7 @@ def _at_one_depth(replicates: Tensor, quantity: str) -> Tensor:
     """Kernels at equal times, [R, S, N, N]: features at the output, gradients at the input."""
     if quantity == "tangent":
         return replicates[:, :, :, 0, :, 0]
-    if quantity == "gradients":
-        at = replicates[:, 0, :, :, 0, :, :, 0]
-    else:
-        at = replicates[:, -1]
+    at = replicates[:, 0, :, :, 0, :, :, 0] if quantity == "gradients" else replicates[:, -1]
     return torch.stack([at[:, s, :, s] for s in range(at.shape[1])], 1)
 
 
