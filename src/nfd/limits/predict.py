@@ -133,9 +133,9 @@ def predict(
 
         loss = loss(n) - bias,    bias = (loss(n / r) - loss(n)) / (r - 1).
 
-    Standard errors come from the spread over seeds. For infinite depth L is doubled from the base's
-    until ``2 loss_2L - loss_L`` changes by less than ``rtol``. Up to one network in eight that
-    diverges is left out, and ``note`` has the share: numbers are of the remaining networks.
+    For infinite depth L is doubled from the base's until ``2 loss_2L - loss_L`` changes by less
+    than ``rtol``. Up to one network in eight that diverges is left out, and ``note`` has the share:
+    numbers are of the remaining networks.
 
     Example::
 
@@ -153,17 +153,15 @@ def predict(
         width: n, a multiple of the base's width; by default 1,024 or the next multiple.
         replicates: how many networks are averaged, R.
         weights: ``"structured"``, ``"deferred"`` or ``"dense"`` (``nfd.defer``). By default
-            structured under optimizers that act on whole matrices (SGD, Muon) and dense under all
-            other ones.
+            structured under SGD and Muon, and dense under others.
         rtol: the relative standard error that you want; R is doubled until it is met, up to 1,024.
             At infinite depth also how far the last doubling may move losses, by default 0.01.
-        outputs: also give the outputs of every step, and those for the evaluation batches.
-        probes: other inputs, as those of a batch, whose outputs are given too.
-        kernels: also give the kernels of the probes in training, of ``nfd.resnets``; True, or
-            ``nfd.Kernels(...)`` to choose depths and steps.
+        outputs: also give the outputs of every step, and of evaluation batches.
+        probes: other inputs, whose outputs are given too.
+        kernels: also give kernels of the probes in training; True, or ``nfd.Kernels(...)``.
         blocks, roles: as in ``nfd.plan``.
         seed: of the networks. Predictions with one seed share them, and their luck: differences are
-            paired. Pass other seeds for independent predictions.
+            paired.
         sweep: where networks are trained and kept.
 
     Returns:
@@ -574,12 +572,8 @@ class Prediction(Shown):
         loss_replicates: [replicates, steps], the losses of the limit by single replicates: their
             mean is ``loss``. docs/api/limits.md says how to compare two predictions by them.
         outputs, outputs_stderr: [steps, batch, C], the mean outputs before every step and their
-            standard errors, where they were asked for; else None.
-        eval_outputs, probe_outputs: ``nfd.Estimates`` [steps + 1, N, C] of the outputs for all
-            evaluation inputs, where ``outputs`` were asked for, and for ``probes``: before the
-            first update and after every one. Of evaluation inputs None if their shapes differ, or
-            for more than 4 million numbers.
-        kernels: ``nfd.TrainedKernels``, where they were asked for; else None.
+            standard errors, or None. ``eval_outputs``, ``probe_outputs``: ``nfd.Estimates``
+            [steps + 1, N, C] for evaluation inputs and probes. ``kernels``: ``nfd.TrainedKernels``.
         eval_row: the mean evaluation loss after the last step, as a row of ``table``; None without
             evaluation data. ``eval_loss`` is its value, ``eval_interval`` its interval.
         eval_loss_replicates: [replicates], as ``loss_replicates``.
@@ -588,9 +582,8 @@ class Prediction(Shown):
         extrapolated: whether they were; otherwise all numbers are of the last of ``depths``.
         width, replicates: of the wide networks.
         narrow_width: of the networks that estimate the bias.
-        converged: at infinite depth, whether the last doubling of the depth moved the extrapolated
-            losses by less than ``rtol``, and noise is small enough to see it. At a finite depth it
-            is True unless training diverged.
+        converged: at infinite depth, whether the last doubling of the depth moved the losses by
+            less than ``rtol``, beyond noise; else True unless training diverged.
         weights: "structured", "deferred" or "dense".
         seconds: time of the prediction.
         seed: of its networks.
