@@ -54,6 +54,7 @@ from nfd.limits.control import (
 from nfd.limits.in_width import PARTS, Estimates, at_infinite_width
 from nfd.limits.predict_page import prediction_answer, prediction_sections
 from nfd.limits.probes import (
+    PROBE_OUTPUTS,
     InputOutputs,
     Kernels,
     Probing,
@@ -102,7 +103,6 @@ _BENT = 16
 _PAIRS = 4
 # The curves of outputs for other inputs, and the fields of ``Prediction`` that hold their limit.
 _EVAL_OUTPUTS = "eval_outputs"
-_PROBE_OUTPUTS = "probe_outputs"
 # So many outputs for evaluation batches are kept of a network: 16 MiB.
 _MOST_OUTPUTS = 2**22
 
@@ -242,18 +242,17 @@ def _of_probes(
             raise InputError("kernels are of probes=..., inputs as those of a batch; got none.")
         return []
     inputs = inputs_of("probes", probes)
-    observers = list[Observer]([InputOutputs(_PROBE_OUTPUTS, [inputs])])
-    if wanted is not None:
-        member = small_member(family, depth)
-        net = check_has_kernels(member, weights)
-        if not isinstance(inputs, Tensor) or inputs.shape[1:] != (net.in_features,):
-            raise InputError(
-                f"probes must be [N, {net.in_features}], as the inputs of the network; got "
-                f"{shape_of(inputs)}."
-            )
-        check_rows(wanted, inputs, net.out_features)
-        observers.append(StreamKernels(inputs, wanted, tangent_rates(member)))
-    return observers
+    if wanted is None:
+        return [InputOutputs(PROBE_OUTPUTS, [inputs])]
+    member = small_member(family, depth)
+    net = check_has_kernels(member, weights)
+    if not isinstance(inputs, Tensor) or inputs.shape[1:] != (net.in_features,):
+        raise InputError(
+            f"probes must be [N, {net.in_features}], as the inputs of the network; got "
+            f"{shape_of(inputs)}."
+        )
+    check_rows(wanted, inputs, net.out_features)
+    return [StreamKernels(inputs, wanted, tangent_rates(member))]
 
 
 def _estimates(pair: _Pair) -> dict[str, Any]:
@@ -268,7 +267,7 @@ def _estimates(pair: _Pair) -> dict[str, Any]:
     held = pair.wide.at(pair.limit.depths[-1]).curves
     if "outputs" in held:
         fields["outputs"], fields["outputs_stderr"] = pair.outputs
-    for name in (_EVAL_OUTPUTS, _PROBE_OUTPUTS):
+    for name in (_EVAL_OUTPUTS, PROBE_OUTPUTS):
         if name in held:
             fields[name] = pair.outputs_of_inputs(name)
     for observer in pair.ensembles.observe:
@@ -418,7 +417,7 @@ class _Pair:
         depth = math.inf if self.limit.extrapolated else deepest
         exact = exact_kernels(family, self.ensembles.task, observer, depth, deepest)
         kernels = dict[str, Estimates]()
-        for name in observer.names:
+        for name in observer.kernel_names:
             samples = self.samples(name)
             if exact is None:
                 kernels[name] = self.estimates(samples)

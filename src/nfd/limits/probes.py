@@ -211,10 +211,15 @@ class InputOutputs(Probing):
         return _InputOutputs(self, member, task.steps)
 
     def until(self, name: str, values: Tensor, updates: int, end: int | None) -> Tensor:
-        full = values.new_full((updates + 1, *values.shape[1:]), torch.nan, dtype=torch.float64)
-        count = len(values) if end is None else min(end, len(values))
-        full[:count] = values[:count]
-        return torch.where(full.isfinite(), full, torch.nan)
+        return _outputs_until(values, updates, end)
+
+
+def _outputs_until(values: Tensor, updates: int, end: int | None) -> Tensor:
+    """Return outputs [updates + 1, ...] of outputs that may end earlier."""
+    full = values.new_full((updates + 1, *values.shape[1:]), torch.nan, dtype=torch.float64)
+    count = len(values) if end is None else min(end, len(values))
+    full[:count] = values[:count]
+    return torch.where(full.isfinite(), full, torch.nan)
 
 
 class _InputOutputs(Observation):
@@ -255,6 +260,8 @@ class _InputOutputs(Observation):
         return torch.cat(parts)
 
 
+# The curve of the outputs for probes.
+PROBE_OUTPUTS = "probe_outputs"
 # A letter for each axis of a kernel: depths A, steps S, probes N, outputs C.
 _AXES = {"streams": "ASNSN", "features": "ASNSN", "gradients": "ASNCSNC", "tangent": "SNCNC"}
 
@@ -262,6 +269,8 @@ _AXES = {"streams": "ASNSN", "features": "ASNSN", "gradients": "ASNCSNC", "tange
 @dataclass(frozen=True)
 class StreamKernels(Probing):
     """Kernels of probes x [N, d] at ``kernels.times`` depths after ``kernels.steps`` updates.
+
+    Their passes give the outputs too, as ``InputOutputs`` would.
 
     Attributes:
         rates: learning rates of input, hidden and readout matrices over the paper's ``eta_c n``,
@@ -289,6 +298,11 @@ class StreamKernels(Probing):
 
     @property
     def names(self) -> tuple[str, ...]:
+        return (PROBE_OUTPUTS, *self.kernel_names)
+
+    @property
+    def kernel_names(self) -> tuple[str, ...]:
+        """The names of its kernels."""
         if self.rates is None:
             return ("streams", "features", "gradients")
         return tuple(_AXES)
@@ -297,6 +311,8 @@ class StreamKernels(Probing):
         return _StreamKernels(self, member)
 
     def until(self, name: str, values: Tensor, updates: int, end: int | None) -> Tensor:
+        if name == PROBE_OUTPUTS:
+            return _outputs_until(values, updates, end)
         full = torch.where(values.isfinite(), values, torch.nan).double()
         if end is None:
             return full
@@ -330,17 +346,24 @@ class _StreamKernels(Observation):
         self.times = spec.kernels.times
         # By step: h and phi(h) [A, N, n], g [A, N, C, n], and the tangent kernel.
         self.rows: dict[str, list[Tensor]] = {name: [] for name in _AXES}
+        self.outputs = list[Tensor]()
         self._probe()
 
     def after(self, row: Step) -> None:
-        if not row.diverged and row.step + 1 in self.spec.steps:
-            with judging(row.optimizer):
+        if row.diverged:
+            return
+        with judging(row.optimizer):
+            if row.step + 1 in self.spec.steps:
                 self._probe()
+            else:
+                with torch.no_grad():
+                    self.outputs.append(self.net(self.x))
 
     @torch.enable_grad()
     def _probe(self) -> None:
-        """Keep streams and their gradients at some depths, and the tangent kernel."""
+        """Keep streams and their gradients at some depths, the tangent kernel, and outputs."""
         streams = self.net.streams(self.x)
+        self.outputs.append(streams.outputs.detach())
         gradients = list[Tensor]()
         for output in streams.outputs.sum(0):
             # Of the streams alone: no parameter gets a gradient.
@@ -372,8 +395,8 @@ class _StreamKernels(Observation):
         return kernel + of_readout * torch.einsum("in,jn,cd->icjd", h[-1], h[-1], same_output) / n
 
     def end(self) -> tuple[dict[str, float], Curves, Any]:
-        curves = Curves()
-        for name in self.spec.names:
+        curves: Curves = {PROBE_OUTPUTS: torch.stack(self.outputs)}
+        for name in self.spec.kernel_names:
             rows = self.rows[name]
             # Steps after a divergence are not-a-number.
             missing = len(self.spec.steps) - len(rows)
