@@ -420,18 +420,18 @@ def _dense_table(rows: Sequence[Row], name: str) -> list[Row]:
     for (quantity, step), kinds in cells.items():
         known = kinds["known"]
         plain = kinds["plain"]
-        table.append(
-            {
-                "kernel": quantity,
-                "step": step,
-                "RMS": f"{known['size']:.3f}",
-                "moved by": f"{known['moved']:.3f}",
-                "half-width, as measured": f"{plain['half']:.3f}",
-                "with what is known": f"{known['half']:.3f}",
-                "held, as measured": f"{100 * plain['held']:.0f} %",
-                "held, with what is known": f"{100 * known['held']:.0f} %",
-            }
-        )
+        row = {
+            "of": quantity,
+            "step": step,
+            "RMS": f"{known['size']:.3f}",
+            "moved by": f"{known['moved']:.3f}",
+            "half-width": f"{known['half']:.3f}",
+            "held": f"{100 * known['held']:.0f} %",
+        }
+        if quantity != "outputs":
+            row["half-width, as measured"] = f"{plain['half']:.3f}"
+            row["held, as measured"] = f"{100 * plain['held']:.0f} %"
+        table.append(row)
     return table
 
 
