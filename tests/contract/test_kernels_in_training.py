@@ -202,6 +202,33 @@ def test_models_of_ones_own_answer_probes_as_their_batches() -> None:
     assert float(loss) == pytest.approx(p.eval_loss, rel=0.05)
 
 
+class Pooled(nn.Module):
+    """Inputs [b, positions, D] of any length, pooled."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        self.embed = nn.Linear(D, width)
+        self.head = nn.Linear(width, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs: Tensor = self.head(torch.relu(self.embed(x.mean(1))))
+        return outputs
+
+
+@pytest.mark.parametrize(("length", "is_given"), [(5, True), (7, False)])
+def test_evaluation_batches_of_one_shape_have_outputs(length: int, is_given: bool) -> None:
+    """Outputs of other shapes would not be one tensor: losses are given all the same."""
+    pairs = [(torch.ones(2, positions, D), torch.arange(2)) for positions in (5, length)]
+    task = nfd.Task(pairs[:1], eval_batches=pairs)
+    family = nfd.Family(Pooled, base=(16, 1), rule="mup", optimizer="sgd")
+    small: dict[str, Any] = {"depth": 1, "width": 32, "replicates": 2, "weights": "dense"}
+    p = predicted(family, task, **small, outputs=True, probes=None)
+    assert (p.eval_outputs is not None) == is_given
+    assert math.isfinite(p.eval_loss)
+    if is_given:
+        assert p.eval_outputs.value.shape == (2, 4, 3)
+
+
 def test_a_sweep_holds_kernels(tmp_path: Path) -> None:
     family = nfd.resnets(D, 1)
     settings: dict[str, Any] = {"width": 32, "replicates": 2, "kernels": True}
