@@ -79,7 +79,7 @@ def test_before_training_kernels_are_those_in_closed_form(activation: str, depth
     settings: dict[str, Any] = {
         "lr": 0.0,
         "depth": depth,
-        "width": 128,
+        "width": 256,
         "replicates": 8,
         "kernels": nfd.Kernels(times=3, steps=[0]),
         # Depths 8, 16 and 32: the losses of outputs near zero are hardly looked at.
