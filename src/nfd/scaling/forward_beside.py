@@ -145,7 +145,7 @@ def _seen_of(
 
 def _of_readouts(model: nn.Module, held: Mapping[str, Held]) -> dict[str, FactorRatios]:
     """Read the factors of layers that say by how much they divide."""
-    ratios = {}
+    ratios: dict[str, FactorRatios] = {}
     for module in modules(model).values():
         if not any(kind.__name__ in _READOUTS for kind in type(module).__mro__):
             continue
@@ -160,7 +160,7 @@ def _of_user(
     model: nn.Module, held: Mapping[str, Held], declared: Mapping[str, float]
 ) -> dict[str, FactorRatios]:
     """Give the factors that the user declares to the weights of modules that fit."""
-    ratios = {}
+    ratios: dict[str, FactorRatios] = {}
     for pattern, factor in declared.items():
         fitting = [module for name, module in modules(model).items() if matches(name, pattern)]
         names = _weights_of(fitting, held)

@@ -79,7 +79,9 @@ class PlanComparison(Shown):
     @property
     def answer(self) -> Answer:
         """What differs, and what was not compared."""
-        but = f"{listed(self.left_out)} {_was(self.left_out)} not compared." if self.left_out else ""
+        but = (
+            f"{listed(self.left_out)} {_was(self.left_out)} not compared." if self.left_out else ""
+        )
         details = [*self.unseen, *self.notes]
         about = f"{self.plan.rule} · {self.plan.optimizer} · {plural(self.count, 'tensor')}"
         tensors = f"all {plural(self.count, 'tensor')}"

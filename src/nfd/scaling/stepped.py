@@ -79,12 +79,13 @@ def stepping_of(plan: Plan, held: Mapping[str, Held], optimizer: Any) -> Steppin
             "optimizer steps no tensor of the model. Pass the model that it was made for, and the "
             "optimizer before a wrapper gives it copies of the parameters, as in mixed precision."
         )
-    is_at_zero = not any(float(group["lr"]) for part in parts for group in part.param_groups)
+    all_groups = [group for of_tensor in placed.values() for _, group in of_tensor]
+    is_at_zero = not any(float(group["lr"]) for group in all_groups)
     steps = {}
     for name, of_tensor in placed.items():
         if of_tensor:
-            part, group = of_tensor[0]
-            steps[name] = _step(part, group, plan.law_for(name), is_at_zero=is_at_zero)
+            first = of_tensor[0]
+            steps[name] = _step(*first, plan.law_for(name), is_at_zero=is_at_zero)
     faults = [*_misplaced(placed), *_foreign(places, held), *_other_laws(plan, steps)]
     return Stepping(steps, tuple(faults))
 
