@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from nfd.core.checks import check_real
 from nfd.core.errors import InputError
 from nfd.core.words import number, quoted
 from nfd.scaling.compared import Compared, is_close
@@ -168,7 +169,8 @@ def _of_user(
             raise InputError(
                 f"forward names {pattern!r}, which fits no module of the model that has a weight."
             )
-        ratios |= dict.fromkeys(names, FactorRatios(1.0, float(factor)))
+        applied = check_real(f"forward[{pattern!r}]", factor, above=0.0)
+        ratios |= dict.fromkeys(names, FactorRatios(1.0, applied))
     return ratios
 
 
