@@ -50,9 +50,10 @@ def compare(
 
     Example::
 
-        mup.set_base_shapes(model, base_model, delta=delta_model)
-        optimizer = mup.MuAdamW(model.parameters(), lr=3e-3)
-        print(nfd.compare(model, optimizer, plan))
+        # As a framework makes it, such as mup.MuAdamW(model.parameters(), lr=3e-3)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+        plan = nfd.plan(model, (64, 2), make_model=make_model, sample=x)
+        print(nfd.compare(model, optimizer, plan, lr=3e-3))
 
     Args:
         model: the planned one, as the framework made it; DDP and others may wrap it.
