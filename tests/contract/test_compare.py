@@ -39,7 +39,7 @@ from tests.contract.test_exports import (
 from torch import Tensor, nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.optim import AdamW
-from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR
+from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, OneCycleLR
 
 import nfd
 
@@ -175,6 +175,21 @@ def before_a_warmup() -> Case:
     return model, optimizer, plan, {"lr": LR, "weight_decay": DECAY}
 
 
+def under_one_cycle() -> Case:
+    model, plan = planned()
+    optimizer = plan.make_optimizer(model, LR)
+    peaks = [group["lr"] for group in optimizer.param_groups]
+    OneCycleLR(optimizer, max_lr=peaks, total_steps=10)
+    return model, optimizer, plan, {"lr": LR}
+
+
+def of_a_network_of_the_paper() -> Case:
+    family = nfd.ResNet(64, 10, 32, 4)
+    plan = nfd.plan(family)
+    model = plan.apply_(family, seed=0)
+    return model, plan.make_optimizer(model, LR), plan, {"initial": True}
+
+
 def of_sgd() -> Case:
     model, plan = planned(optimizer="sgd")
     return model, plan.make_optimizer(model, LR, DECAY), plan, {"initial": True}
@@ -238,6 +253,8 @@ def with_the_base() -> Case:
         of_torchtitans_file,
         after_a_schedule,
         before_a_warmup,
+        under_one_cycle,
+        of_a_network_of_the_paper,
         of_sgd,
         of_muon,
         of_two_optimizers,
@@ -304,6 +321,12 @@ def one_rate_by_a_loop() -> Case:
     for group in optimizer.param_groups:
         group["lr"] = LR
     return model, optimizer, plan, options
+
+
+def under_one_peak() -> Case:
+    model, optimizer, plan, _ = of_make_optimizer()
+    OneCycleLR(optimizer, max_lr=LR, total_steps=10)
+    return model, optimizer, plan, {"lr": LR}
 
 
 def with_a_least_rate() -> Case:
@@ -417,6 +440,9 @@ FAULTS = {
     "plain": Fault(plain_adamw, "lr", {"head.weight": 2.0, **INNER, **OUTER}, "of all tensors"),
     "loop": Fault(
         one_rate_by_a_loop, "lr", {"head.weight": 2.0, "blocks.0.3.weight": 4.0}, "", False
+    ),
+    "one peak": Fault(
+        under_one_peak, "lr", {"head.weight": 2.0, **INNER, "blocks.0.3.weight": 4.0}, "", False
     ),
     "least rate": Fault(with_a_least_rate, "lr", {}, "learning rate", False),
     "left out": Fault(without_the_head, "", {}, "does not have 'head.bias'"),
@@ -651,6 +677,7 @@ def test_megatrons_table_has_no_factor_that_makes_its_last_best_rate_another(wid
     # A rate that is twice too large would be named.
     for group in optimizer.param_groups:
         group["lr"] *= 2
+        group["max_lr"] *= 2
     doubled = nfd.compare(model, optimizer, plan, **TUNED, forward=declared)
     assert off(doubled, "lr") == dict.fromkeys(plan.entries, pytest.approx(2))
 

@@ -11,6 +11,7 @@ from torch import nn
 from nfd.core.checks import check_flag, check_real
 from nfd.core.errors import InputError, InputTypeError
 from nfd.core.modes import gradients
+from nfd.core.words import plural
 from nfd.scaling.compared import Beside, Tuned, compare_settings
 from nfd.scaling.find_law import law_of
 from nfd.scaling.forward_beside import ForwardBeside, forward_beside
@@ -103,7 +104,8 @@ def compare(
         starts, unjudged = starts_beside(plan, part, held, passes.factors, base)
         rows += starts
         if unjudged:
-            notes.append(f"{unjudged} tensors have too few entries to judge initial weights by.")
+            tensors_of_few = plural(unjudged, "tensor with", "tensors with")
+            notes.append(f"Initial weights of {tensors_of_few} few entries cannot be judged.")
     left_out = []
     if not initial:
         left_out.append("initial weights (initial=True)")

@@ -156,19 +156,19 @@ class PlanComparison(Shown):
 
     def _cells(self) -> list[dict[str, str]]:
         """A row for all tensors that differ alike, the largest factors of every setting first."""
-        kinds = dict[tuple[Setting, str, str, str], dict[str, None]]()
+        kinds = dict[tuple[Setting, float, str, str], dict[str, None]]()
         for row in self.differing:
             digits = _MEASURED_DIGITS if row.setting == "std" else _DIGITS
             place = (
                 row.setting,
-                factor_in_words(float(f"{row.ratio:.{digits}g}")),
+                float(f"{row.ratio:.{digits}g}"),
                 number(row.value, digits),
                 number(row.planned, digits),
             )
             kinds.setdefault(place, {})[kind_of(self.plan, row.tensor)] = None
         order = list(_NAMES)
         cells = []
-        for place in sorted(kinds, key=lambda place: order.index(place[0])):
+        for place in sorted(kinds, key=lambda place: (order.index(place[0]), _nearness(place[1]))):
             setting, ratio, value, planned = place
             cells.append(
                 {
@@ -176,7 +176,7 @@ class PlanComparison(Shown):
                     "in": names_of_kinds([*kinds[place]]),
                     "is": value,
                     "plan": planned,
-                    "off by": ratio,
+                    "off by": factor_in_words(ratio),
                 }
             )
         return cells
@@ -203,6 +203,11 @@ class PlanComparison(Shown):
             "left_out": list(self.left_out),
             "notes": list(self.notes),
         }
+
+
+def _nearness(ratio: float) -> float:
+    """How near a ratio is to 1: from 0, where one of two numbers is 0, to 1."""
+    return min(ratio, 1 / ratio) if ratio else 0.0
 
 
 def _was(parts: Sequence[str]) -> str:

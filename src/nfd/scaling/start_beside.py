@@ -13,9 +13,9 @@ from nfd.scaling.compared import Compared, is_close
 from nfd.scaling.held import Held
 from nfd.scaling.initial_entries import CHANCE, LEAST
 from nfd.scaling.model import alike, blocks_of, places_of, repeated, tensors, whole
+from nfd.scaling.plans_itself import told_by
 
 if TYPE_CHECKING:
-    from nfd.scaling.entries import Entry
     from nfd.scaling.plan import Plan
 
 # Tensors whose standard deviation chance may change by more than this are not called alike.
@@ -43,6 +43,8 @@ def starts_beside(
         the rows, and how many tensors have too few entries to judge them.
     """
     of_base = _in_base(model, base)
+    # Networks of the paper know their initial weights; others were measured in a base.
+    is_exact = base is None and told_by(model) is not None
     rows = []
     unjudged = 0
     for name, tensor in held.items():
@@ -58,7 +60,12 @@ def starts_beside(
         planned = _planned(plan, name, of_base.get(name)) / factors.get(name, 1.0)
         value = tensor.std if tensor.std is not None else _rms(whole(parameter))
         is_constant = plan.constant(name) is not None or tensor.std is not None
-        error = 0.0 if is_constant else _error(parameter.numel(), entry)
+        error = 0.0
+        if not is_constant:
+            count = parameter.numel()
+            in_base = count / (entry.ratios.fan_in * entry.ratios.fan_out)
+            # The standard error of the logarithm of a standard deviation over the base's.
+            error = math.sqrt(0.5 / count + (0.0 if is_exact else 0.5 / in_base))
         differs = _differs(value, planned, error)
         if not differs and CHANCE * error > _MOST:
             unjudged += 1
@@ -89,12 +96,6 @@ def _in_base(model: nn.Module, base: nn.Module | None) -> dict[str, Tensor]:
     places = places_of(of_base, blocks_of(base, where))
     counterparts = {name: alike(name, blocks, places) for name in tensors(model)}
     return {name: of_base[other].parameter for name, other in counterparts.items() if other}
-
-
-def _error(count: int, entry: Entry) -> float:
-    """The standard error of the logarithm of a standard deviation over the base's."""
-    in_base = count / (entry.ratios.fan_in * entry.ratios.fan_out)
-    return math.sqrt(0.5 / count + 0.5 / in_base)
 
 
 def _differs(value: float, planned: float, error: float) -> bool:

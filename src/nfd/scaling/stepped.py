@@ -119,9 +119,10 @@ def _step(
         is_at_zero: whether all rates are 0, as before a warm-up: those that follow count then.
     """
     lr = float(group["lr"])
-    first = float(group.get(FIRST) or 0.0)
+    # OneCycleLR begins below its peak, which is the rate that was chosen.
+    first = float(group.get(PEAK) or group.get(FIRST) or 0.0)
     if is_at_zero:
-        lr = first or float(group.get(PEAK) or 0.0)
+        lr = first
     weight_decay = float(group.get(WEIGHT_DECAY.name) or 0.0)
     eps = group.get(EPS.name)
     betas = group.get(BETAS.name)
