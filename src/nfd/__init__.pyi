@@ -36,11 +36,13 @@ from .runs.task import Task as Task
 from .runs.trial import Observation as Observation
 from .runs.trial import Observer as Observer
 from .runs.trial import Trial as Trial
+from .scaling.comparing import compare as compare
 from .scaling.model import Scaled as Scaled
 from .scaling.optimizers import Hyperparameter as Hyperparameter
 from .scaling.optimizers import OptimizerLaw as OptimizerLaw
 from .scaling.optimizers import register_optimizer as register_optimizer
 from .scaling.plan import Plan as Plan
+from .scaling.plan_comparison import PlanComparison as PlanComparison
 from .scaling.planning import plan as plan
 from .scaling.run import RunScaling as RunScaling
 from .scaling.self_test_result import SelfTest as SelfTest
