@@ -80,7 +80,7 @@ class _Gram(torch.autograd.Function):
         return gram.clone()
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         X, X2 = ctx.saved_tensors
         with undisturbed(), torch.no_grad():
@@ -271,4 +271,5 @@ def _slope_weights(place: Tensor, start: int, end: int) -> Tensor:
     # Row by row the coefficients of polynomials that are 1 at one point and 0 at the others.
     polynomials = torch.linalg.inv(points[:, None] ** powers).T
     slopes = powers * place[:, None] ** (powers - 1).clamp_min(0)
-    return slopes @ polynomials.T
+    weights: Tensor = slopes @ polynomials.T
+    return weights
