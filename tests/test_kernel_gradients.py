@@ -46,7 +46,7 @@ def test_gradients_are_those_of_an_independent_recursion(name: str, kind: str, i
     X, Y = normal(inputs, 4).requires_grad_(), normal(inputs, 4, seed=1).requires_grad_()
     K = nfd.kernel(X, Y, kind=kind, activation=name, depth=5, horizon=0.7)
     assert float(K[0, 1].detach()) == pytest.approx(
-        float(recursion(X[0], Y[1], name, kind, 5, 0.7)), rel=1e-8
+        float(recursion(X[0].detach(), Y[1].detach(), name, kind, 5, 0.7)), rel=1e-8
     )
     in_x, in_y = torch.autograd.grad(K[0, 1], (X, Y))
     x, y = X.detach()[0], Y.detach()[1]

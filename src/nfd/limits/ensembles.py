@@ -115,8 +115,8 @@ def kernel_ensemble(
         covariance = gram("nngp", both, None)
         tangent = covariance if kind == "nngp" else gram(kind, both, inputs)
         training = _Training(tangent[:, : len(inputs)], covariance, targets)
-        several = list(time) if isinstance(time, Sequence) else None
-        times = [_checked_time(t) for t in several or [time]]
+        several: list[Any] | None = list(time) if isinstance(time, Sequence) else None
+        times = [_checked_time(t) for t in (several or [time])]
         results = [training.after(t) for t in times]
         mean = torch.stack([mean for mean, _ in results])
         spread = torch.stack([spread for _, spread in results])
@@ -171,7 +171,7 @@ class _Training:
                     "repeated, or relu without a bias sees 1-D inputs. Drop repeated inputs, give "
                     "bias_variance=0.1, or take a finite time."
                 )
-            return 1 / values
+            return values.reciprocal()
         is_small = values * time / self.count < 1e-12
         learned = -torch.expm1(-values * time / self.count) / values.clamp_min(1e-300)
         result: Tensor = torch.where(is_small, time / self.count, learned)
