@@ -171,7 +171,8 @@ class _Training:
                     "repeated, or relu without a bias sees 1-D inputs. Drop repeated inputs, give "
                     "bias_variance=0.1, or take a finite time."
                 )
-            return values.reciprocal()
+            inverse: Tensor = values.reciprocal()
+            return inverse
         is_small = values * time / self.count < 1e-12
         learned = -torch.expm1(-values * time / self.count) / values.clamp_min(1e-300)
         result: Tensor = torch.where(is_small, time / self.count, learned)
