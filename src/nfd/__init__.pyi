@@ -20,6 +20,8 @@ from .laws.scaling_law import fit_scaling_law as fit_scaling_law
 from .laws.schedules import RateSchedule as RateSchedule
 from .laws.transfer import Transfer as Transfer
 from .laws.transfer import fit_transfer as fit_transfer
+from .limits.ensembles import KernelEnsemble as KernelEnsemble
+from .limits.ensembles import kernel_ensemble as kernel_ensemble
 from .limits.in_width import Estimates as Estimates
 from .limits.kernels import kernel as kernel
 from .limits.particles import Solution as Solution
