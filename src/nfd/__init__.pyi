@@ -28,6 +28,8 @@ from .limits.predict import predict as predict
 from .limits.sklearn_kernel import InfiniteDepthKernel as InfiniteDepthKernel
 from .meters.check import Check as Check
 from .meters.check import check as check
+from .runs.executors import Ray as Ray
+from .runs.slurm import Slurm as Slurm
 from .runs.sweep import Sweep as Sweep
 from .runs.task import Task as Task
 from .runs.trial import Observation as Observation
