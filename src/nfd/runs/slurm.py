@@ -209,8 +209,8 @@ def _work(message: Path, outcomes: Sequence[Path], at_once: int, search: Sequenc
     """
     # At its time limit submitit would raise an error inside of the task, and it ignores SIGTERM.
     # What has ended is in its file: end at once.
-    for number in (signal.SIGTERM, signal.SIGUSR2):
-        signal.signal(number, signal.SIG_DFL)
+    for announced in (signal.SIGTERM, signal.SIGUSR2):
+        signal.signal(announced, signal.SIG_DFL)
     sys.path.extend(path for path in search if path not in sys.path)
     tasks: list[Task] = cloudpickle.loads(message.read_bytes())
     # A job that Slurm has queued again did some of them before.
