@@ -894,6 +894,12 @@ def test_a_list_that_holds_a_block_again_is_planned_as_one_that_is_applied_again
         planned(make=Held, kinds=kinds, optimizer="sgd")
 
 
+def test_checks_of_blocks_that_are_applied_again_say_why_they_need_one_depth() -> None:
+    batches = [(IDS, IDS)]
+    with pytest.raises(ValueError, match=r"same tensors.*applies again and again are planned"):
+        nfd.check(Shared, batches, [16], [2, 4], lr=1e-3)
+
+
 class SharingOne(Shared):
     """Blocks of their own that share one matrix, which acts in each."""
 
