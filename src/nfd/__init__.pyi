@@ -33,6 +33,8 @@ from .limits.probes import TrainedKernels as TrainedKernels
 from .limits.sklearn_kernel import InfiniteDepthKernel as InfiniteDepthKernel
 from .meters.check import Check as Check
 from .meters.check import check as check
+from .runs.executors import Ray as Ray
+from .runs.slurm import Slurm as Slurm
 from .runs.sweep import Sweep as Sweep
 from .runs.task import Task as Task
 from .runs.trial import Observation as Observation
