@@ -49,6 +49,7 @@ LONG = {"README.md", "docs/index.md", "docs/tutorial.md"}  # pages whose Python 
 LONG |= {
     f"docs/howto/{name}.md"
     for name in (
+        "cluster",
         "limit",
         "paper",
         "plan",

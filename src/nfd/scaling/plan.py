@@ -224,8 +224,12 @@ class Plan(Shown):
         return factor * law.shape_norm(*entry.base_matrix) / law.shape_norm(*entry.shape)
 
     def epsilon(self, name: str) -> float:
-        """Return Adam's epsilon of a tensor, as a multiple of the base's."""
-        return self.factor(name, self.powers(name).epsilon) * self.own_factor(name)
+        """Return Adam's epsilon of a tensor, as a multiple of the base's.
+
+        The gradient of a weight is a sum over its uses, and so is epsilon.
+        """
+        power = self.factor(name, self.powers(name).epsilon)
+        return power * self.own_factor(name) * self.entry(name).uses
 
     def weight_decay(self, name: str) -> float:
         """Return weight decay of a tensor, as a multiple of the base's.

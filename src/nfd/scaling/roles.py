@@ -533,7 +533,10 @@ def _as_tied(
     A forward pass also shows that an embedding is tied where the user calls it an embedding.
     """
     role = decision[0]
+    # A list may hold one block several times, as ALBERT's: it is applied again and again.
+    is_held_again = len({numberless(name) for name in info.names}) == 1
     is_shared = len(info.names) > 1 and bool(info.readers) and not info.is_vector
+    is_shared = is_shared and not is_held_again
     if is_shared and not is_by_user:
         if len(info.readers) < len(info.names):
             return "tied", f"an embedding shared with {', '.join(info.readers)}"
