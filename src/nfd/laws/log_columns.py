@@ -287,7 +287,8 @@ class LogColumns:
             return []
         return [
             f"Tokens repeat up to {number(most)} times ({unique[0]!r}), and the law takes every "
-            f"one for a new one, which holds up to about {_LIKE_NEW:g} times. Give the runs below that."
+            f"one for a new one, which holds up to about {_LIKE_NEW:g} times. Give the "
+            "runs below that."
         ]
 
     def count_of_parameters(self, name: str | None) -> str:

@@ -18,8 +18,10 @@ Array = NDArray[np.float64]
 
 # Budgets within this factor are one.
 _ONE_BUDGET = 1.3
-# The share of neighbouring sizes at which an accuracy rises, at least.
-_RISES = 0.75
+# The correlation of accuracies with the rank of their size, at least.
+_RISES = 0.7
+# So many sizes may be a ladder along one line.
+_FEW = 8
 
 
 def about_rising(
@@ -82,8 +84,10 @@ def _is_accuracy(losses: Array, score: str) -> bool:
     if re.search("loss|bpb|bpc|nll|ppl|perplexity", score, re.IGNORECASE) and losses[0] > 1:
         return False
     is_share = losses.max() <= 1 or (1 < losses.max() <= 100 and losses.min() > 10)
-    rising = float(np.mean(np.diff(losses) > 0))
-    return bool(is_share and rising >= _RISES and np.argmin(losses) == 0)
+    rising = np.corrcoef(np.arange(len(losses)), losses)[0, 1]
+    # On a grid of parameters and tokens, several sizes cost about as much as the smallest.
+    first = (len(losses) - 1) // 4 if len(losses) > _FEW else 0
+    return bool(is_share and rising >= _RISES and np.argmin(losses) <= first)
 
 
 def _is_valley(losses: Array, lowest: int) -> bool:
