@@ -10,21 +10,22 @@ case exchanged, ``STEPS`` steps of ``ROWS`` windows of 32 bytes, rates that fall
 decay. Every matrix of the block has an adapter: A begins with deviation in^-1/2, B at 0. Alpha is
 such that all factors are 1 at rank 16. A and B have one rate, but for ``plan``: there A's is
 multiplied by 64 / width under AdamW, and by the root of it under Muon. Muon is PyTorch's, with its
-usual factor of shape, max(1, rows / columns)^1/2. Losses are of held-out bytes. Ranks 4 to 256 are at
-width 256, widths 64 to 256 at rank 16. Seeds: 3.
+usual factor of shape, max(1, rows / columns)^1/2. Losses are of held-out bytes. Ranks 4 to 256 are
+at width 256, widths 64 to 256 at rank 16. Seeds: 3.
 
-Drifts and intervals are those of ``nfd.fit_transfer``. The rates of a cell are octaves. It begins with three, and one is added where the best mean lies at
-an end, until it lies inside, or 12 are trained.
+Drifts and intervals are those of ``nfd.fit_transfer``. The rates of a cell are octaves. It begins
+with three, and one is added where the best mean lies at an end, until it lies inside, or 12 are
+trained.
 
 Written down before the main runs, after a pilot of one seed at ranks 4 and 64 that only chose where
 the grids begin and how many steps there are:
 
-- A factor keeps its rate where the drift's 95 % interval lies within 0.25 doublings per doubling, the
-  margin of ``nfd.check``. It moves its rate where the interval lies outside of that on one side.
-  Else it is undecided.
-- AdamW, expected: an update of B is aligned with A x, so that the sum over r entries is as r. alpha /
-  r keeps the rate, alpha / sqrt(r) moves it by -1/2, none by -1. rsLoRA's argument, of gradients
-  that are not normalised, says that alpha / sqrt(r) keeps it.
+- A factor keeps its rate where the drift's 95 % interval lies within 0.25 doublings per doubling,
+  the margin of ``nfd.check``. It moves its rate where the interval lies outside of that on one
+  side. Else it is undecided.
+- AdamW, expected: an update of B is aligned with A x, so that the sum over r entries is as r.
+  alpha / r keeps the rate, alpha / sqrt(r) moves it by -1/2, none by -1. rsLoRA's argument, of
+  gradients that are not normalised, says that alpha / sqrt(r) keeps it.
 - Muon, expected: an update of B has norm (out / r)^1/2, and A x has norm r^1/2. No factor keeps the
   rate, alpha / sqrt(r) moves it by +1/2, alpha / r by +1.
 - Width, expected: one rate for A and B moves by between -1 (A's power) and 0 (B's) under AdamW, and

@@ -54,6 +54,8 @@ class Entry:
             ``nn.Linear``) or ``"in-out"``; None for any other tensor.
         own_factor: the constant by which the forward pass of the user's model multiplies it, over
             that of the base.
+        is_adapter: whether it is the matrix A of an adapter ``B A`` beside a frozen matrix.
+        is_frozen: whether it does not train, and so keeps the numbers that it has.
     """
 
     shape: tuple[int, ...]
@@ -65,6 +67,8 @@ class Entry:
     multiplier: Power = field(default=Power())
     matrix: Layout | None = None
     own_factor: float = 1.0
+    is_adapter: bool = False
+    is_frozen: bool = False
 
     @property
     def base_matrix(self) -> tuple[float, float]:
