@@ -49,6 +49,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+import nfd
 from studies.byte_gpt import BYTES, corpus
 
 LENGTH = 32
@@ -158,8 +159,8 @@ def logits(base: list[Tensor], adapters: list[Tensor], factor: float, ids: Tenso
     embedded = functional.embedding(ids, base[0]) + base[1]
     h = embedded.flatten(0, 1).expand(runs, -1, -1)
     mixed = apply(0, functional.layer_norm(h, (width,)))
-    heads = mixed.view(runs * len(ids), LENGTH, 3, -1, HEAD).permute(2, 0, 3, 1, 4)
-    attended = functional.scaled_dot_product_attention(*heads, is_causal=True)
+    q, k, v = mixed.view(runs * len(ids), LENGTH, 3, -1, HEAD).permute(2, 0, 3, 1, 4)
+    attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
     h = h + apply(1, attended.transpose(1, 2).reshape(h.shape))
     raised = apply(2, functional.layer_norm(h, (width,)))
     h = h + apply(3, functional.gelu(raised, approximate="tanh"))
@@ -194,7 +195,7 @@ def base_of(width: int, seed: int) -> list[Tensor]:
     fall = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / PRETRAINING)
     for rows in windows(100 + seed, PRETRAINING, 8):
         optimizer.zero_grad()
-        losses(weights, [], 0.0, rows).sum().backward()
+        torch.autograd.backward(losses(weights, [], 0.0, rows).sum())
         optimizer.step()
         fall.step()
     return [weight.detach() for weight in weights]
@@ -284,6 +285,37 @@ def cells() -> list[Cell]:
             listed.append(Cell(optimizer, "none", RANK, width, "plan"))
     listed += [Cell("adamw", "none", RANK, width, "plan", -1.0) for width in WIDTHS[1:]]
     return sorted(dict.fromkeys(listed), key=lambda cell: cell.rank)
+
+
+def answers() -> dict[str, nfd.Transfer]:
+    """Fit the drift of the best rate of every question, by its name; sizes stand as widths."""
+    rows = dict[str, list[dict[str, float]]]()
+    for stored in json.loads(PAGE.read_text()):
+        cell = Cell(**stored["cell"])
+        for question, size in _questions(cell):
+            for exponent, losses_of_seeds in stored["losses"].items():
+                for seed, loss in enumerate(losses_of_seeds):
+                    row = {"width": size, "lr": 2.0 ** float(exponent), "seed": seed, "loss": loss}
+                    rows.setdefault(question, []).append(row)
+    return {question: nfd.fit_transfer(table) for question, table in sorted(rows.items())}
+
+
+def _questions(cell: Cell) -> list[tuple[str, int]]:
+    """Name the questions that a cell is a part of, and its size in each."""
+    questions = []
+    is_usual = cell.rates == "one" and cell.start == -0.5
+    if is_usual and cell.width == WIDTHS[-1]:
+        factors = [*FACTORS] if cell.rank == RANK else [cell.factor]
+        questions += [(f"{cell.optimizer}, rank, {factor}", cell.rank) for factor in factors]
+    if cell.rank != RANK:
+        return questions
+    if cell.start == -0.5:
+        questions.append((f"{cell.optimizer}, width, {cell.rates}", cell.width))
+    # At the smallest width both starts are one.
+    is_smallest = cell.width == WIDTHS[0] and cell.rates == "plan" and cell.optimizer == "adamw"
+    if cell.start == -1.0 or is_smallest:
+        questions.append(("adamw, width, plan, start in^-1", cell.width))
+    return questions
 
 
 def main() -> None:
