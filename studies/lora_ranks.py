@@ -204,13 +204,14 @@ def base_of(width: int, seed: int) -> list[Tensor]:
 def orthogonal(gradient: Tensor) -> Tensor:
     """Return Muon's update, by five Newton-Schulz iterations, for a stack of matrices."""
     is_tall = gradient.shape[-2] > gradient.shape[-1]
-    x = gradient.mT if is_tall else gradient
+    x: Tensor = gradient.mT if is_tall else gradient
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
     a, b, c = MUON
     for _ in range(5):
         gram = x @ x.mT
         x = a * x + (b * gram + c * gram @ gram) @ x
-    return x.mT if is_tall else x
+    turned: Tensor = x.mT if is_tall else x
+    return turned
 
 
 def updates(optimizer: str, step: int, gradient: Tensor, state: list[Tensor]) -> Tensor:
@@ -223,8 +224,9 @@ def updates(optimizer: str, step: int, gradient: Tensor, state: list[Tensor]) ->
         return orthogonal(gradient.lerp(mean, 0.95)) * scale
     mean.lerp_(gradient, 0.1)
     square.mul_(0.95).addcmul_(gradient, gradient, value=0.05)
-    corrected = square.div(1 - 0.95 ** (step + 1)).sqrt_().add_(1e-8)
-    return mean / (1 - 0.9 ** (step + 1)) / corrected
+    corrected: Tensor = square.div(1 - 0.95 ** (step + 1)).sqrt_().add_(1e-8)
+    unbiased: Tensor = mean / (1 - 0.9 ** (step + 1))
+    return unbiased / corrected
 
 
 def tuned(cell: Cell, exponents: list[float], seed: int) -> list[float]:

@@ -139,8 +139,8 @@ def entries_of(
 
 # ---- initial weights that depend on depth
 
-_CHANCE = 6.0  # standard errors
-_LEAST = math.log(1.05)
+CHANCE = 6.0  # standard errors
+LEAST = math.log(1.05)
 
 
 def _starts_by_depth(structure: Anatomy, base: Base, as_deep: Base) -> dict[str, Start]:
@@ -159,7 +159,7 @@ def _starts_by_depth(structure: Anatomy, base: Base, as_deep: Base) -> dict[str,
             count = base.counterpart(tensor, structure.blocks).parameter.numel()
             # The standard error of the logarithm of the ratio of two standard deviations.
             error = count**-0.5
-            differs = abs(math.log(deep.std / shallow.std)) > max(_CHANCE * error, _LEAST)
+            differs = abs(math.log(deep.std / shallow.std)) > max(CHANCE * error, LEAST)
         if differs:
             starts[name] = deep
     return starts

@@ -382,6 +382,9 @@ class Plan(Shown):
         groups = self.base_groups(model, lr, {**chosen, **followed}, no_decay, adamw_lr)
         optimizer = optimizer_of(law_of(self.optimizer), groups, options, make)
         check_kind(optimizer, law_of(self.optimizer))
+        # Some schedulers, such as those of transformers with a min_lr, divide a rate of the base by
+        # this one, which is the default of the optimizer's class otherwise.
+        optimizer.defaults["lr"] = lr
         warn_of_lost_ratios(optimizer)
         return optimizer
 

@@ -492,6 +492,12 @@ def _trace_of(
             "base=(width, depth), or the tuned model as base=: roles and starts are then found "
             "there."
         )
+    if is_unbuilt(base) and sample is not None:
+        raise InputError(
+            "The model and its base are on the meta device, so nothing can be traced in either. "
+            "Let make_model=, or base=, build the base with numbers: leave out "
+            'torch.device("meta") there. It is small.'
+        )
     block_names = blocks_of(model, blocks)
     base_infos = tensors(base)
     places = places_of(base_infos, blocks_of(base, blocks))
