@@ -17,8 +17,8 @@ Drifts and intervals are those of ``nfd.fit_transfer``. The rates of a cell are 
 with three, and one is added where the best mean lies at an end, until it lies inside, or 12 are
 trained.
 
-Written down before the main runs, after a pilot of one seed at ranks 16 and 64 that only chose where
-the grids begin and how many steps there are:
+Written down before the main runs, after a pilot of one seed at ranks 16 and 64 that only chose
+where the grids begin and how many steps there are:
 
 - A factor keeps its rate where the drift's 95 % interval lies within 0.25 doublings per doubling,
   the margin of ``nfd.check``. It moves its rate where the interval lies outside of that on one
