@@ -122,6 +122,9 @@ def entries_of(
             # Pairs of numbers, such as 1 for the stream and 0 for what is added to it, are not
             # drawn.
             start = replace(start, kept=True)
+        is_frozen = not tensor.parameter.requires_grad
+        if is_frozen:
+            start = replace(start, kept=True)
         is_one_sided = in_any_block(name, blocks) in one_sided
         entries[name] = Entry(
             shape=tensor.shape,
@@ -131,6 +134,8 @@ def entries_of(
             ratios=Ratios(*fans, depth),
             start=start,
             matrix=None if is_one_sided else layout_of(tensor),
+            is_adapter=name in structure.adapters,
+            is_frozen=is_frozen,
         )
     return entries
 
