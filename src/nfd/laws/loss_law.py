@@ -7,7 +7,8 @@ smallest fitted value,
 
 The floor is the loss of the infinite network after the same training. Width and depth have the
 power 1 of the first correction to their limits, and terms of second order, as networks that can be
-trained are of moderate size. Tokens have a power that only the losses show. Every number has a
+trained are of moderate size; where four or more sizes show a power, any from 0.2 to 2 may be theirs
+(of the prior's modes, each with its chance given the losses). Tokens have a power that only the losses show. Every number has a
 prior: a power is what theory or earlier laws say, within a factor; a term of second order is 0,
 within the term of first order. So the fit learns from the losses what it can, and what it cannot
 learn widens the intervals.
@@ -53,13 +54,17 @@ _LETTERS = {"width": ("a", ""), "depth": ("b", ""), "tokens": ("c", "beta")}
 # and depth between 0.75 and 1.5 were seen; intervals with only the power 1 held the floor 24 to 90
 # times in 100.
 _POWERS = dict.fromkeys(_LIMITED, (1.0, 0.4)) | {"tokens": (0.4, 1.0)}
-# Powers of width and depth far from 1 have this chance, before the losses, and this standard error
-# of their logarithm. Without it, a power of 0.25 was refused in 4 of 10 ladders of five widths, and
-# the floor lay in none of the intervals of the others.
-_UNUSUAL = 0.5
-_UNUSUAL_POWER = 0.6
-_UNUSUAL_ERROR = 1.0
-_UNUSUAL_BEND = 0.05
+# Powers of width and depth far from 1, too, where enough sizes show one: median, standard error of
+# the logarithm, and their chance before the losses. Of ladders of five widths with the power 0.25
+# a third was refused without them, and the floor lay in none of the intervals of the others.
+_UNUSUAL_POWER = (0.6, 1.1)
+_UNUSUAL = 0.75
+# The answer is the law with the usual powers where another explains no more than this, of a
+# chi-squared: the prior of unusual powers moves powers that losses show exactly.
+_GAIN = 4.0
+# With them, second order may be this share of what it may be beside the power 1: it bends a law
+# like another power does, and pulled powers of 0.25 to the prior's.
+_UNUSUAL_BEND = 0.1
 
 # The slope of the logarithm of a run's variance in the logarithm of a variable; of others 0.
 _SLOPES = {"width": -0.5}
@@ -456,7 +461,8 @@ class _Fit:
         least: the least variance of the noise, over what the seeds say, which is rounding.
         prior: the middle of the numbers of a law.
         allowed: the standard deviation of second order.
-        law: the nearest law ``[numbers]``, of the likeliest mode.
+        likeliest: the nearest law ``[numbers]`` of the likeliest mode.
+        law: that, or the one of the usual powers where it is about as near.
         draws, log_variances: as ``Law.draws`` and ``Law.noise``.
     """
 
@@ -475,7 +481,10 @@ class _Fit:
         for middle, precision in self._priors(usual):
             modes.append(self._mode(middle, precision, variance))
         chances = self._chances(modes)
-        self.law = modes[int(np.argmax(chances))].law
+        self.likeliest = modes[int(np.argmax(chances))].law
+        gain = self.misfit(modes[0].law) - self.misfit(self.likeliest)
+        is_usual = gain <= _GAIN * max(modes[0].variance, self.least)
+        self.law = modes[0].law if is_usual else self.likeliest
         self.draws, self.log_variances = self._drawn(modes, chances)
 
     def _priors(self, usual: Array) -> list[tuple[Array, Array]]:
@@ -483,16 +492,21 @@ class _Fit:
 
         Only powers of variables with enough sizes to show one may be; the first set is empty.
         """
+        power, error = _UNUSUAL_POWER
         priors = [(self.prior, usual)]
-        for k in self.form.limited:
+        for place, k in enumerate(self.form.limited):
             if len({*self.sizes[:, k].tolist()}) < FEWEST_FREE:
                 continue
             for middle, precision in tuple(priors):
                 moved = middle.copy()
-                moved[self.form.powers.start + k] = math.log(_UNUSUAL_POWER)
+                moved[self.form.powers.start + k] = math.log(power)
                 unusual = precision.copy()
-                unusual[self.form.powers.start + k] = _UNUSUAL_ERROR**-2
-                unusual[self.form.second] = (_UNUSUAL_BEND * self.allowed) ** -2
+                unusual[self.form.powers.start + k] = error**-2
+                # Its own term of second order, and the one with another variable.
+                for term in {place, len(self.allowed) - 1}:
+                    unusual[self.form.second.start + term] = (
+                        _UNUSUAL_BEND * self.allowed[term]
+                    ) ** -2
                 priors.append((moved, unusual))
         return priors
 
@@ -903,10 +917,10 @@ def _chance_with_powers(fit: _Fit) -> float:
     if not any(shown[k] for k in form.limited):
         return math.inf
     scale = 1 / fit.noise.errors[:, None]
-    slopes = scale * form.slopes(fit.law[None], fit.sizes)[0]
+    slopes = scale * form.slopes(fit.likeliest[None], fit.sizes)[0]
     explained = _basis(slopes[:, numbers])
     rest = _basis(np.eye(len(scale)) - explained @ explained.T)
-    residuals = scale[:, 0] * (fit.means - form.losses(fit.law[None], fit.sizes)[0])
+    residuals = scale[:, 0] * (fit.means - form.losses(fit.likeliest[None], fit.sizes)[0])
     return _chance(fit.noise, rest, rest.T @ residuals)
 
 
