@@ -7,11 +7,11 @@ smallest fitted value,
 
 The floor is the loss of the infinite network after the same training. Width and depth have the
 power 1 of the first correction to their limits, and terms of second order, as networks that can be
-trained are of moderate size; where four or more sizes show a power, any from 0.2 to 2 may be theirs
-(of the prior's modes, each with its chance given the losses). Tokens have a power that only the losses show. Every number has a
-prior: a power is what theory or earlier laws say, within a factor; a term of second order is 0,
-within the term of first order. So the fit learns from the losses what it can, and what it cannot
-learn widens the intervals.
+trained are of moderate size. Where four or more sizes show a power, it may be far from 1, too: laws
+with either prior count by their chance, given the losses. Tokens have a power that only the losses
+show. Every number has a prior: a power is what theory or earlier laws say, within a factor; a term
+of second order is 0, within the term of first order. So the fit learns from the losses what it can,
+and what it cannot learn widens the intervals.
 
 Source: Hoffmann et al. 2022, "Training compute-optimal large language models" (the term of tokens).
 """
@@ -35,6 +35,7 @@ from nfd.core.errors import InputError
 from nfd.core.estimates import Interval, f_tail
 
 Array = NDArray[np.float64]
+Places = NDArray[np.intp]
 Sizes = tuple[float, ...]
 # The losses of training runs, by the sizes of the runs.
 Losses = Mapping[Any, Sequence[float]]
@@ -160,8 +161,10 @@ class Law:
     It is ``loss = floor + sum_k A_k / x_k^p_k`` with terms of second order. The intervals include
     the noise of the seeds, also noise that the sizes of a seed share, terms of second order as
     large as those of first order at the smallest size, and powers of width and depth that differ
-    from 1 by a factor of 1.5 (one standard error). If the truth is further away, and the noise
-    hides it, the floor is biased.
+    from 1 by a factor of 1.5 (one standard error). Where four sizes or more show a power, they
+    also include powers of about 0.2 to 2 without such terms. If the truth is further away, and the
+    noise hides it, the floor is biased. All is said of the data and their order in these runs:
+    where all runs share one order, its noise is in none of the intervals.
 
     Attributes:
         form: its variables (width, depth, tokens) and the smallest size of each.
@@ -654,11 +657,11 @@ class _Fit:
         scales = 1 / np.sqrt(variance)[:, None]
         unit = np.eye(laws.shape[1])
 
-        def residuals_of(laws: Array, moving: Array) -> Array:
+        def residuals_of(laws: Array, moving: Places) -> Array:
             misses = means[moving] - self.form.losses(laws, sizes)
             return np.asarray(scales[moving] * (misses @ self.whitening.T))
 
-        def cost(laws: Array, moving: Array) -> Array:
+        def cost(laws: Array, moving: Places) -> Array:
             away = np.square(laws - prior[moving]) * sure[moving]
             return np.asarray(np.square(residuals_of(laws, moving)).sum(-1) + away.sum(-1))
 
