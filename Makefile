@@ -65,8 +65,10 @@ coverage: .venv/installed
 	$(BIN)/python -m calibration.coverage --keep $(if $(ONLY),--only $(ONLY)) $(if $(REPETITIONS),--repetitions $(REPETITIONS))
 
 # Every question put to models that others wrote: docs/zoo.md. The zoo has an environment of its own, as timm needs a
-# torchvision that fits PyTorch. make zoo AGAIN="Llama ViT" asks of some again.
+# torchvision that fits PyTorch; so its tests and its page are run here, too. make zoo AGAIN="Llama ViT" asks of some
+# again.
 zoo: out/zoo/installed
+	out/zoo/bin/python -m pytest tests/test_frameworks.py tests/test_docs.py -k timm
 	out/zoo/bin/python -m tests.zoo --again $(AGAIN)
 
 out/zoo/installed: pyproject.toml

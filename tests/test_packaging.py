@@ -96,4 +96,12 @@ def test_the_base_needs_few_packages_and_no_framework() -> None:
     needed = {re.split("[<>=]", line)[0] for line in lines}
     assert "torch" in needed
     assert len(needed) < 15
-    assert not needed & {"lightning", "pandas", "ray", "tensorboard", "transformers", "wandb"}
+    assert not needed & {
+        "lightning",
+        "pandas",
+        "ray",
+        "submitit",
+        "tensorboard",
+        "transformers",
+        "wandb",
+    }

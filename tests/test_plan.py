@@ -778,6 +778,17 @@ def loop(
     return step
 
 
+def by_timm(optimizer: torch.optim.Optimizer, has_base_rates: bool) -> Callable[[], None]:
+    """What a scheduler of timm does, which multiplies the first rates by ``lr_scale``."""
+    for group in optimizer.param_groups:
+        if has_base_rates:
+            group["lr"] /= group["lr_scale"]
+        group["initial_lr"] = group["lr"]
+    step = loop(optimizer, lambda group: group["initial_lr"] * group["lr_scale"])
+    step()
+    return step
+
+
 KEPT: dict[str, Scheduler] = {
     "a warm-up from zero": lambda o: (
         lr_scheduler.LambdaLR(o, lr_lambda=lambda step: step / STEPS).step
@@ -789,6 +800,7 @@ KEPT: dict[str, Scheduler] = {
     "a loop that multiplies by lr_scale": lambda o: loop(
         o, lambda group: 0.003 * group["lr_scale"]
     ),
+    "one that multiplies by lr_scale, of the base's rates": lambda o: by_timm(o, True),
 }
 LOST: dict[str, Scheduler] = {
     "one peak for all groups": lambda o: one_cycle(o, 0.01),
@@ -796,6 +808,7 @@ LOST: dict[str, Scheduler] = {
         lr_scheduler.CosineAnnealingLR(o, T_max=STEPS, eta_min=1e-3).step
     ),
     "a loop that sets one rate": lambda o: loop(o, lambda group: 0.003),
+    "one that multiplies by lr_scale once more": lambda o: by_timm(o, False),
 }
 
 
@@ -815,7 +828,7 @@ def test_lost_ratios_are_warned_of_once(name: str, optimizer: str) -> None:
     warned = [str(warning.message) for warning in caught if "the plan's" in str(warning.message)]
     assert len(warned) == (name in LOST)
     if name in LOST:
-        words = ("max_lr=[", "eta_min", "lr_scale")
+        words = ("max_lr=[", "eta_min", "lr * group", "/= group")
         named = dict(zip(LOST, words, strict=True))[name]
         assert [word for word in words if word in warned[0]] == [named]
         with pytest.raises(ValueError, match=r"no longer the plan's: groups \d+ and \d+"):

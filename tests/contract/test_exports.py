@@ -461,6 +461,24 @@ def test_the_trainer_of_hugging_face_repeats_the_losses_of_a_plain_loop(tmp_path
     assert by_default != pytest.approx(expected, rel=1e-3)
 
 
+@pytest.mark.filterwarnings("ignore")  # of Hugging Face's own
+def test_a_trainer_of_another_library_makes_the_plans_optimizer(tmp_path: Path) -> None:
+    """As axolotl's, which takes no model when it makes an optimizer."""
+    transformers = pytest.importorskip("transformers")
+
+    class Other(transformers.Trainer):  # type: ignore[misc, name-defined]
+        def create_optimizer(self) -> Any:
+            return super().create_optimizer()
+
+    model, plan = planned(gpt2, sample=language()[0]["input_ids"][None])
+    expected = trained_losses(trainer_of(transformers.Trainer, model, tmp_path))
+    plan.apply_(model, seed=0)
+    make = type("Planned", (loaded(plan.to("transformers")).PlannedTrainer, Other), {})
+    trainer = trainer_of(make, model, tmp_path)
+    trainer.add_callback(nfd.integrations.TrainerCallback(plan))
+    assert trained_losses(trainer) != pytest.approx(expected, rel=1e-3)
+
+
 # ---- initial weights
 
 
@@ -666,6 +684,20 @@ def test_unknown_frameworks_and_optimizers_are_refused(tmp_path: Path) -> None:
         nfd.Plan.load(tmp_path / "plan.json")
 
 
+def on_meta(width: int, depth: int) -> nn.Module:
+    with torch.device("meta"):
+        return ResidualMLP(width, depth)
+
+
+@pytest.mark.parametrize("framework", ["json", "megatron", "torchtitan", "transformers"])
+def test_a_model_on_the_meta_device_has_the_file_of_one_with_numbers(framework: Any) -> None:
+    _, plan = planned()
+    of_meta = nfd.plan(
+        on_meta(32, 4), make_model=ResidualMLP, base=(16, 2), sample=batches(1)[0][0]
+    )
+    assert of_meta.to(framework) == plan.to(framework)
+
+
 # ---- in the shell
 
 SETUP = """
@@ -692,6 +724,32 @@ def test_the_command_writes_the_file_of_a_framework(tmp_path: Path) -> None:
     both = run(*command, *stored, "--to", "torchtitan", folder=tmp_path)
     assert both.returncode == 2
     assert "writes no file" in both.stderr
+
+
+SETUP_ON_META = """
+import torch
+from common import ResidualMLP, batches
+batches = batches(2)
+def make_model(width, depth):
+    if width <= 16:
+        return ResidualMLP(width, depth)
+    with torch.device("meta"):
+        return ResidualMLP(width, depth)
+"""
+
+
+def test_the_command_writes_the_file_of_a_model_on_the_meta_device(tmp_path: Path) -> None:
+    command = ("plan", "setup.py", "--width", "32", "--depth", "4", "--base", "16", "2")
+    texts = []
+    for setup in (SETUP, SETUP_ON_META):
+        write_setup(tmp_path, setup)
+        assert run(*command, "--to", "torchtitan", folder=tmp_path).returncode == 0
+        texts.append((tmp_path / "out/plan/nfd_torchtitan.py").read_text())
+    assert texts[0] == texts[1]
+    write_setup(tmp_path, SETUP_ON_META.replace("width <= 16", "False"))
+    refused = run(*command, "--to", "torchtitan", folder=tmp_path)
+    assert refused.returncode == 2
+    assert "The model and its base are on the meta device" in refused.stderr
 
 
 SETUP_OF_A_TIED_HEAD = """

@@ -34,7 +34,7 @@ LINES = [  # what is typed, and what the answer must hold
     ("check setup.py --at end", "--at whole 'end'"),
     ("transfer setup.py --workers many", "--workers whole 'many'"),
     ("transfer setup.py --seeds None", "--seeds whole 'None'"),
-    ("transfer setup.py --executor cloud", "executor processes inline ray 'cloud'"),
+    ("transfer setup.py --executor cloud", "executor processes inline ray slurm 'cloud'"),
     ("transfer setup.py --rules mup2", "rules complete-p 'mup2' 'mup'"),
     ("check setup.py --rule mup/adam", "rule complete-p 'mup/adam'"),
     ("check setup.py --noise maybe", "'maybe' --"),

@@ -818,3 +818,73 @@ def test_a_bias_that_does_not_train_needs_no_role() -> None:
     assert plan.roles["blocks.1.down.weight"] == "outer"
     with pytest.raises(ValueError, match="choice: the sample never reached it"):
         planned(made(Trained))
+
+
+# ---- a part that keeps its rates
+
+
+class Seeing(nn.Module):
+    """A tower of one size, and blocks that grow and read what it sees."""
+
+    def __init__(
+        self, width: int, depth: int, *, frozen: bool = False, grows: bool = False
+    ) -> None:
+        super().__init__()
+        side = width if grows else 8
+        self.tower = nn.Sequential(nn.Linear(5, side), nn.LayerNorm(side), nn.Linear(side, side))
+        self.tower.requires_grad_(not frozen)
+        self.decoder = Reading(side, width, depth)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.decoder(self.tower(x))
+
+
+class Reading(nn.Module):
+    """What comes after the tower."""
+
+    def __init__(self, side: int, width: int, depth: int) -> None:
+        super().__init__()
+        self.project = nn.Linear(side, width)
+        parts = [(nn.LayerNorm(width), nn.Linear(width, width)) for _ in range(depth)]
+        self.blocks = nn.ModuleList(nn.Sequential(*pair) for pair in parts)
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.project(x)
+        for block in self.blocks:
+            h = h + block(h)
+        return self.head(self.norm(h))
+
+
+def test_a_part_of_one_size_keeps_its_rates_and_a_frozen_one_its_weights() -> None:
+    model, plan = planned(Seeing)
+    of_tower = [name for name in plan.entries if name.startswith("tower.")]
+    assert {(plan.rate(name), plan.start_factor(name)) for name in of_tower} == {(1, 1)}
+    assert plan.rate("decoder.blocks.0.1.weight") == pytest.approx(1 / 16)
+    _, grown = planned(partial(Seeing, grows=True))
+    assert grown.rate("tower.2.weight") == pytest.approx(1 / 4)
+
+    before = model.tower[2].weight.clone()
+    plan.apply_(model)
+    assert not torch.equal(model.tower[2].weight, before)
+    model, plan = planned(partial(Seeing, frozen=True))
+    before = model.tower[2].weight.clone()
+    plan.apply_(model)
+    assert torch.equal(model.tower[2].weight, before)
+
+
+def test_a_part_that_grows_keeps_its_rates_beside_the_plan_of_the_rest() -> None:
+    model = Seeing(32, 8, grows=True)
+    plan = nfd.plan(
+        model.decoder,
+        base=(8, 2),
+        make_model=lambda width, depth: Reading(width, width, depth),
+        sample=model.tower(X).detach(),
+    )
+    tower = {"params": list(model.tower.parameters()), "lr": 1e-4}
+    optimizer = torch.optim.AdamW([*plan.param_groups(model.decoder, lr=1e-3), tower])
+    rates = {p: group["lr"] for group in optimizer.param_groups for p in group["params"]}
+    assert rates[model.tower[2].weight] == 1e-4
+    assert rates[model.decoder.blocks[0][1].weight] == pytest.approx(1e-3 / 16)
+    assert len(rates) == len(list(model.parameters()))

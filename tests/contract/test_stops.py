@@ -43,6 +43,8 @@ make_model, version, batches = Waiting, "1", drawn(3, 8)
 """
 WORDS = "--widths 8 16 --depths 2 --rules complete-p --lr 0.001 0.02 0.4 --seeds 2".split()  # noqa: SIM905
 ONE = ("--workers", "1")
+RAY = ("--executor", "ray")
+SLURM = ("--executor", "slurm", "--slurm", "cluster=local", "jobs=1")
 ONCE = """
             if not (HERE / "lost").exists():
                 (HERE / "lost").touch()
@@ -87,11 +89,16 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    ("how", "workers"),
+    [(signal.SIGTERM, ONE), (signal.SIGINT, ONE), (signal.SIGKILL, ONE), (signal.SIGINT, SLURM)],
+)
 def test_a_stopped_command_goes_on_and_its_workers_end(
-    how: signal.Signals, tmp_path: Path, whole: str
+    how: signal.Signals, workers: Sequence[str], tmp_path: Path, whole: str
 ) -> None:
-    with begun(tmp_path) as driver:
+    if workers == SLURM:
+        pytest.importorskip("submitit")
+    with begun(tmp_path, workers=workers) as driver:
         worker = int(wait_for(tmp_path / "pid"))
         driver.send_signal(how)
         _, said = driver.communicate(timeout=60)
@@ -110,10 +117,13 @@ def test_a_stopped_command_goes_on_and_its_workers_end(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [ONE, ("--executor", "ray")])
-def test_a_killed_worker_costs_nothing(workers: Sequence[str], tmp_path: Path, whole: str) -> None:
-    if "ray" in workers:
-        pytest.importorskip("ray")
+@pytest.mark.parametrize(
+    ("workers", "package"), [(ONE, "torch"), (RAY, "ray"), (SLURM, "submitit")]
+)
+def test_a_killed_worker_costs_nothing(
+    workers: Sequence[str], package: str, tmp_path: Path, whole: str
+) -> None:
+    pytest.importorskip(package)
     with begun(tmp_path, workers=workers) as driver:
         os.kill(int(wait_for(tmp_path / "pid")), signal.SIGKILL)
         (tmp_path / "go").touch()

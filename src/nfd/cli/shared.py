@@ -80,7 +80,12 @@ class TrainingCommand(NetworkCommand):
     )
     executor: str = option(
         "processes",
-        "where networks are trained: processes, inline (in this one) or ray",
+        "where networks are trained: processes, inline (in this one), ray or slurm",
+        group="Computing",
+    )
+    slurm: tuple[str, ...] = option(
+        (),
+        "options of nfd.Slurm, such as partition=gpu time=2:00:00 jobs=16",
         group="Computing",
     )
     device: str | None = option(
@@ -89,9 +94,15 @@ class TrainingCommand(NetworkCommand):
 
     def sweep(self, directory: Path | None) -> Sweep:
         """Return where networks are trained and kept."""
+        from nfd.runs.slurm import Slurm
         from nfd.runs.sweep import Sweep
 
-        return Sweep(directory, self.workers, self.executor, self.device, not self.quiet)
+        executor: str | Slurm = self.executor
+        if self.slurm:
+            if executor != "slurm":
+                raise InputError(f"--slurm goes with --executor slurm; got {executor}.")
+            executor = Slurm(**named("--slurm", "such as partition=gpu", self.slurm, _as_option))
+        return Sweep(directory, self.workers, executor, self.device, not self.quiet)
 
     def stored(self, sweep: Sweep) -> list[str]:
         """Say which runs were stored before; the answer itself notes runs of other code."""
@@ -169,6 +180,11 @@ def named(argument: str, what: str, texts: Sequence[str], read: Callable[[str], 
                 f"{argument} takes name=value, {what}; got {name}={value!r}."
             ) from None
     return values
+
+
+def _as_option(value: str) -> Any:
+    """Read whole numbers as such."""
+    return int(value) if value.isdecimal() else value
 
 
 def as_numbers(values: str) -> tuple[float, ...]:

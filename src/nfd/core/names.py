@@ -26,7 +26,7 @@ WideRuleName = Literal["mup", "depth-mup", "depth-mup-inner", "complete-p"]
 RuleName = Literal["standard", "ntk", WideRuleName]
 KernelKind = Literal["nngp", "ntk", "independent-feedback"]
 Data = Literal["digits", "cifar10"]
-ExecutorName = Literal["processes", "inline", "ray"]
+ExecutorName = Literal["processes", "inline", "ray", "slurm"]
 FrameworkName = Literal["json", "megatron", "torchtitan", "transformers"]
 
 

@@ -34,7 +34,7 @@ class Options(DataConfig):
     out: str = option("out", "directory for the results", group="Results", is_path=True)
     executor: str = option(
         "processes",
-        "where networks are trained: processes, inline (this process) or ray (a cluster)",
+        "where networks are trained: processes, inline (this process), ray or slurm (clusters)",
         group="Computing",
     )
     workers: int | None = option(

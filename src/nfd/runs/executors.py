@@ -1,4 +1,4 @@
-"""Executors train the trials of a sweep: in this process, in others, or on a Ray cluster.
+"""Executors train the trials of a sweep: in this process, in others, or on a cluster.
 
 The choice changes no number.
 """
@@ -72,7 +72,11 @@ def executor_named(name: str, workers: int | None = None) -> Executor:
         )
     if name == "inline":
         return Inline()
-    return Ray()
+    if name == "ray":
+        return Ray()
+    from nfd.runs.slurm import Slurm
+
+    return Slurm()
 
 
 class Inline(Executor):
@@ -108,7 +112,7 @@ class Workers(Executor):
             while waiting or at_work:
                 while waiting and len(at_work) < self.slots:
                     index = waiting.popleft()
-                    at_work[self.hand(_packed(tasks[index]))] = index
+                    at_work[self.hand(packed(tasks[index]))] = index
                 # Windows answers Ctrl-C only between two waits.
                 for future in wait(at_work, 1.0, FIRST_COMPLETED).done:
                     index = at_work.pop(future)
@@ -246,9 +250,18 @@ def _serve(line: Connection) -> None:
 
 
 class Ray(Workers):
-    """An executor that runs each task on one core and ``gpus`` GPUs of Ray.
+    """An executor that trains on Ray: ``nfd.Sweep(out, executor=nfd.Ray(gpus=1))``.
 
-    A fraction of a GPU shares one. It uses the Ray at ``address``, or starts its own.
+    It needs Ray (``pip install 'nfd[ray]'``).
+
+    Args:
+        address: of the Ray to use. By default it is the Ray that runs on this machine, else one
+            of its own that it starts and ends.
+        gpus: GPUs of each training beside its one core; a fraction shares one. Pass
+            ``device="cuda"`` to the sweep.
+
+    Raises:
+        ImportError: without Ray.
     """
 
     def __init__(self, address: str | None = None, gpus: float = 0.0) -> None:
@@ -314,7 +327,7 @@ def _is_view(value: Any) -> bool:
     return bool(value.untyped_storage().nbytes() > value.nbytes)
 
 
-def _packed(content: Any) -> bytes:
+def packed(content: Any) -> bytes:
     """Pickle a value. Raise TypeError where that is impossible."""
     file = io.BytesIO()
     try:
@@ -330,7 +343,7 @@ def _packed(content: Any) -> bytes:
 
 def _answer(message: bytes) -> bytes:
     """Do the task of a message, as a worker, and return its value and error."""
-    return _packed(_attempt(lambda: cloudpickle.loads(message)()))
+    return packed(_attempt(lambda: cloudpickle.loads(message)()))
 
 
 def _attempt(task: Task) -> tuple[Any, str | None]:

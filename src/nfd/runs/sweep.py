@@ -40,7 +40,8 @@ class Sweep:
         out: directory for ``runs.sqlite``, made if missing; the same call continues there after a
             stop. None keeps the trials in memory while the sweep is open.
         workers: number of processes; by default trials are trained in this one.
-        executor: ``"processes"``, ``"ray"``, ``"inline"`` or an executor; it changes no number.
+        executor: ``"processes"``, ``"inline"``, ``"ray"``, ``"slurm"``, or one with options such as
+            ``nfd.Ray(...)`` or ``nfd.Slurm(...)``; it changes no number.
         device: where trials are trained; by default where the first batch lies.
         progress: whether to show a bar where stderr is a terminal.
 

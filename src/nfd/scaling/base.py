@@ -75,6 +75,13 @@ def check_constructor(make_model: MakeModel, widths: Sequence[int], depths: Sequ
         changed = _changed_shapes(small, large)
         # Depth changes the shape of few at most: the last block of a stage often leads to another
         # width.
+        if len(small) == len(large) and not any(changed):
+            raise InputError(
+                f"make_model({width}, {deeper}) must have more blocks than make_model({width}, "
+                f"{depth}), and has the same tensors: does it use its second argument, depth? "
+                "Blocks that the forward pass applies again and again are planned by nfd.plan, "
+                "and have one depth in every other question."
+            )
         if 2 * sum(changed) > len(changed) or len(small) == len(large):
             wanted = "more blocks, and the same shapes in those they share"
             raise _unlike((width, deeper), (width, depth), wanted)

@@ -246,6 +246,9 @@ class Carrier:
             # One block that the forward pass applies repeatedly: the number of blocks stays 1, so
             # that only the depth that was asked for says how much deeper the model is.
             depth = math.pow(ratio, math.log(entry.ratios.depth) / math.log(self.plan.depth))
+        uses = 1.0
+        if entry.uses != 1 and entry.ratios.depth != 1:
+            uses = math.pow(depth, math.log(entry.uses) / math.log(entry.ratios.depth))
         fan_in = self._grown(entry.ratios.fan_in, axis, ratio)
         fan_out = self._grown(entry.ratios.fan_out, axis, ratio)
         ratios = Ratios(fan_in, fan_out, depth)
@@ -260,6 +263,7 @@ class Carrier:
             fan_in=t.fan_in(),
             ratios=ratios,
             own_factor=own_factor,
+            uses=uses,
             start=start,
         )
 

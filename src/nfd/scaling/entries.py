@@ -54,6 +54,7 @@ class Entry:
             ``nn.Linear``) or ``"in-out"``; None for any other tensor.
         own_factor: the constant by which the forward pass of the user's model multiplies it, over
             that of the base.
+        uses: how many times as often as in the base the forward pass applies it.
     """
 
     shape: tuple[int, ...]
@@ -65,6 +66,7 @@ class Entry:
     multiplier: Power = field(default=Power())
     matrix: Layout | None = None
     own_factor: float = 1.0
+    uses: float = 1.0
 
     @property
     def base_matrix(self) -> tuple[float, float]:

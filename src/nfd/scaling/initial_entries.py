@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from torch import nn
 
@@ -13,7 +13,7 @@ from nfd.core.words import quoted
 from nfd.scaling.base import Base, depths_of, grown_fans
 from nfd.scaling.comparison import Comparison, Pair, Request
 from nfd.scaling.entries import Entry, Ratios, Start, layout_of
-from nfd.scaling.model import alike, block_of, blocks_of, in_any_block, places_of
+from nfd.scaling.model import alike, block_of, blocks_of, in_any_block, places_of, tensors
 from nfd.scaling.roles import Anatomy, Scaling, trace
 from nfd.scaling.rules import rule_named
 from nfd.scaling.samples import on_device
@@ -54,18 +54,21 @@ def initial_entries(pair: Pair, comparison: Comparison, base: Base) -> Initial:
         base = base.beside(pair.constructor.at(seed=1))
     notes = []
     depths = depths_of(structure.blocks, base.blocks)
+    shared = _Shared()
     if pair.rule.scales_depth:
         _check_numbers(pair.request, structure)
-        uses = _uses_over_base(pair, comparison)
-        if uses:
-            _check_shared(pair.request, next(iter(uses)))
-            most = max(uses.values())
-            depths = {block: depth * uses.get(block, most) for block, depth in depths.items()}
+        shared = _shared_blocks(pair, comparison)
+        if shared.uses:
+            _check_shared(pair.request, next(iter(shared.again)))
+            most = max(shared.again.values())
+            depths = {block: d * shared.again.get(block, most) for block, d in depths.items()}
             notes.append(
                 "Blocks that the forward pass applies again and again count as often as it does: "
-                f"{most:.4g} times as often as in the base."
+                f"the model is {depths['']:.4g} times as deep as the base."
             )
     entries = entries_of(structure, comparison.growing, base, depths)
+    for name, ratio in shared.uses.items():
+        entries[name] = replace(entries[name], uses=ratio)
     fan_outs = [entry.ratios.fan_out for entry in entries.values() if entry.role != "readout"]
     width = max(fan_outs, default=1.0, key=lambda ratio: abs(ratio - 1))
 
@@ -134,8 +137,8 @@ def entries_of(
 
 # ---- initial weights that depend on depth
 
-_CHANCE = 6.0  # standard errors
-_LEAST = math.log(1.05)
+CHANCE = 6.0  # standard errors
+LEAST = math.log(1.05)
 
 
 def _starts_by_depth(structure: Anatomy, base: Base, as_deep: Base) -> dict[str, Start]:
@@ -154,7 +157,7 @@ def _starts_by_depth(structure: Anatomy, base: Base, as_deep: Base) -> dict[str,
             count = base.counterpart(tensor, structure.blocks).parameter.numel()
             # The standard error of the logarithm of the ratio of two standard deviations.
             error = count**-0.5
-            differs = abs(math.log(deep.std / shallow.std)) > max(_CHANCE * error, _LEAST)
+            differs = abs(math.log(deep.std / shallow.std)) > max(CHANCE * error, LEAST)
         if differs:
             starts[name] = deep
     return starts
@@ -163,22 +166,35 @@ def _starts_by_depth(structure: Anatomy, base: Base, as_deep: Base) -> dict[str,
 # ---- blocks that the forward pass applies again and again
 
 
-def _uses_over_base(pair: Pair, comparison: Comparison) -> dict[str, float]:
-    """Count how many times as often as in the base every block acts, by its name.
+@dataclass(frozen=True)
+class _Shared:
+    """Weights of blocks that act more often than in the base; empty where none do.
 
-    Empty where all act as often as in the base.
+    Attributes:
+        uses: how many times as often a tensor acts, by its name.
+        again: the same of a block, but for how many more places of a list hold it, by its name:
+            these are counted as blocks already.
     """
+
+    uses: dict[str, float] = field(default_factory=dict)
+    again: dict[str, float] = field(default_factory=dict)
+
+
+def _shared_blocks(pair: Pair, comparison: Comparison) -> _Shared:
+    """Count how many times as often as in the base the weights of every block act."""
     blocks = comparison.structure.blocks
     in_model = comparison.structure.traced.tensors
     is_repeated = any(
         shown.uses > 1 for name, shown in in_model.items() if block_of(name, blocks) is not None
     )
     if pair.base is None or not is_repeated:
-        return {}
+        return _Shared()
     device = next((p.device for p in pair.base.parameters()), None)
     in_base = trace(pair.base, on_device(pair.request.sample, device)).tensors
+    of_base = tensors(pair.base)
     places = places_of(in_base, blocks_of(pair.base, comparison.blocks))
     uses: dict[str, float] = {}
+    again: dict[str, float] = {}
     for name, shown in in_model.items():
         block = block_of(name, blocks)
         counterpart = alike(name, blocks, places)
@@ -186,10 +202,12 @@ def _uses_over_base(pair: Pair, comparison: Comparison) -> dict[str, float]:
             continue
         if shown.uses > 0 and in_base[counterpart].uses > 0:
             ratio = shown.uses / in_base[counterpart].uses
-            uses[block] = max(uses.get(block, 0.0), ratio)
+            held = len(comparison.structure.tensors[name].names) / len(of_base[counterpart].names)
+            uses[name] = ratio
+            again[block] = max(again.get(block, 0.0), ratio / held)
     if all(ratio == 1 for ratio in uses.values()):
-        return {}
-    return uses
+        return _Shared()
+    return _Shared(uses, again)
 
 
 def _check_shared(request: Request, block: str) -> None:

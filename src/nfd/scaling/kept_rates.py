@@ -2,7 +2,8 @@
 
 Schedulers that multiply rates keep the ratios. What sets one rate for all groups, such as
 ``OneCycleLR(max_lr=0.1)`` or a loop with ``group["lr"] = lr``, or adds to rates, such as
-``eta_min``, does not.
+``eta_min``, does not. Nor does a scheduler of timm, which multiplies every rate by ``lr_scale``
+itself, once more.
 """
 
 from __future__ import annotations
@@ -35,16 +36,22 @@ def remedy_of(groups: Sequence[Mapping[str, Any]]) -> str:
     """Say how to keep the ratios, by what is seen to change the rates of these groups."""
     if any(PEAK in group for group in groups):
         return 'Pass max_lr=[group["lr"] for group in optimizer.param_groups] to OneCycleLR.'
+    if _has_ratios(groups, "lr", power=2):
+        return (
+            "The scheduler multiplies by lr_scale, as those of timm do, and the rates have it "
+            'already. Before you make the scheduler, set group["lr"] /= group["lr_scale"] in every '
+            "group."
+        )
     if adds_to_rates(groups):
         return "Let the scheduler multiply rates alone: leave eta_min at 0."
     return 'Where you set rates, set group["lr"] = lr * group["lr_scale"].'
 
 
-def _has_ratios(groups: Sequence[Mapping[str, Any]], key: str) -> bool:
-    """Whether the rates under a key have the plan's ratios; a rate of zero has none."""
+def _has_ratios(groups: Sequence[Mapping[str, Any]], key: str, power: int = 1) -> bool:
+    """Whether the rates under a key have a power of the plan's ratios; a rate of zero has none."""
     for is_of_matrices in (True, False):
         rates = [
-            float(group[key]) / float(group[SCALE])
+            float(group[key]) / float(group[SCALE]) ** power
             for group in groups
             if group.get(OF_MATRICES, True) == is_of_matrices and float(group[key])
         ]

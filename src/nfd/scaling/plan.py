@@ -224,8 +224,12 @@ class Plan(Shown):
         return factor * law.shape_norm(*entry.base_matrix) / law.shape_norm(*entry.shape)
 
     def epsilon(self, name: str) -> float:
-        """Return Adam's epsilon of a tensor, as a multiple of the base's."""
-        return self.factor(name, self.powers(name).epsilon) * self.own_factor(name)
+        """Return Adam's epsilon of a tensor, as a multiple of the base's.
+
+        The gradient of a weight is a sum over its uses, and so is epsilon.
+        """
+        power = self.factor(name, self.powers(name).epsilon)
+        return power * self.own_factor(name) * self.entry(name).uses
 
     def weight_decay(self, name: str) -> float:
         """Return weight decay of a tensor, as a multiple of the base's.
@@ -376,6 +380,9 @@ class Plan(Shown):
         groups = self.base_groups(model, lr, {**chosen, **followed}, no_decay, adamw_lr)
         optimizer = optimizer_of(law_of(self.optimizer), groups, options, make)
         check_kind(optimizer, law_of(self.optimizer))
+        # Some schedulers, such as those of transformers with a min_lr, divide a rate of the base by
+        # this one, which is the default of the optimizer's class otherwise.
+        optimizer.defaults["lr"] = lr
         warn_of_lost_ratios(optimizer)
         return optimizer
 

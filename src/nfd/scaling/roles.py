@@ -485,6 +485,12 @@ def _trace_of(
             "base=(width, depth), or the tuned model as base=: roles and starts are then found "
             "there."
         )
+    if is_unbuilt(base) and sample is not None:
+        raise InputError(
+            "The model and its base are on the meta device, so nothing can be traced in either. "
+            "Let make_model=, or base=, build the base with numbers: leave out "
+            'torch.device("meta") there. It is small.'
+        )
     block_names = blocks_of(model, blocks)
     base_infos = tensors(base)
     places = places_of(base_infos, blocks_of(base, blocks))
@@ -527,7 +533,10 @@ def _as_tied(
     A forward pass also shows that an embedding is tied where the user calls it an embedding.
     """
     role = decision[0]
+    # A list may hold one block several times, as ALBERT's: it is applied again and again.
+    is_held_again = len({numberless(name) for name in info.names}) == 1
     is_shared = len(info.names) > 1 and bool(info.readers) and not info.is_vector
+    is_shared = is_shared and not is_held_again
     if is_shared and not is_by_user:
         if len(info.readers) < len(info.names):
             return "tied", f"an embedding shared with {', '.join(info.readers)}"
