@@ -597,7 +597,7 @@ def drifts(claim: str, holds: float, fails: float, edge: float, axis: str = "dep
     ]
 
 
-def deeper(of_figure: float, of_deeper: float) -> Callable[[], Parts]:
+def row_2_and_deeper(of_figure: float, of_deeper: float) -> Callable[[], Parts]:
     """Best rates that go as one power of depth in the figure, and as another in deeper networks."""
 
     def parts() -> Parts:
@@ -611,9 +611,9 @@ def deeper(of_figure: float, of_deeper: float) -> Callable[[], Parts]:
 def with_deeper(claim: str, holds: float, fails: float) -> list[Case]:
     both = (r"after 4 steps, and the reverse after 4 steps in deeper", r"Deeper: Best eta_c")
     return [
-        Case(claim, deeper(holds, fails), "holds with a condition", holds, both),
-        Case(claim, deeper(fails, holds), "holds with a condition", fails, both),
-        Case(claim, deeper(holds, holds), "holds", holds),
+        Case(claim, row_2_and_deeper(holds, fails), "holds with a condition", holds, both),
+        Case(claim, row_2_and_deeper(fails, holds), "holds with a condition", fails, both),
+        Case(claim, row_2_and_deeper(holds, holds), "holds", holds),
     ]
 
 
