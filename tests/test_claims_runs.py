@@ -597,6 +597,26 @@ def drifts(claim: str, holds: float, fails: float, edge: float, axis: str = "dep
     ]
 
 
+def row_2_and_deeper(of_figure: float, of_deeper: float) -> Callable[[], Parts]:
+    """Best rates that go as one power of depth in the figure, and as another in deeper networks."""
+
+    def parts() -> Parts:
+        deep = drifting(of_deeper)()["5"]["transfer"]
+        runs = drifting(of_figure)()
+        return {**runs, "claims": {**runs["claims"], "5-deeper": deep}}
+
+    return parts
+
+
+def with_deeper(claim: str, holds: float, fails: float) -> list[Case]:
+    both = (r"after 4 steps, and the reverse after 4 steps in deeper", r"Deeper: Best eta_c")
+    return [
+        Case(claim, row_2_and_deeper(holds, fails), "holds with a condition", holds, both),
+        Case(claim, row_2_and_deeper(fails, holds), "holds with a condition", fails, both),
+        Case(claim, row_2_and_deeper(holds, holds), "holds", holds),
+    ]
+
+
 def better(metric: str) -> list[Case]:
     claim = f"fig5-better-{metric}"
 
@@ -695,6 +715,8 @@ BLOCKS = [
     *exponents("eq8-stream", 0.0, -0.5),
     *drifts("fig5-moves", 0.5, 0.0, 0.25),
     *drifts("fig5-stays", 0.0, 0.5, 0.25),
+    *with_deeper("fig5-moves", 0.5, 0.0),
+    *with_deeper("fig5-stays", 0.0, 0.5),
     *drifts("transfer-one-layer", 0.0, 0.5, -0.25),
     *drifts("transfer-mup-depth", -0.5, 0.0, -0.25),
     *drifts("transfer-width", 0.0, 0.5, 0.25, "width"),

@@ -123,6 +123,17 @@ _MORE: dict[str, Settings] = {
         "steps": 1170,
         "seeds": 3,
     },
+    # What docs/sweeps.md has at depths to 256.
+    "5-deeper": {
+        "block": "two-layer",
+        "rule": ["depth-mup", "depth-mup-inner"],
+        "depth": [8, 32, 128],
+        "width": 128,
+        "batch": 128,
+        "eta_c": [0.25, 0.3536, 0.5, 0.7071, 1.0, 1.414, 2.0, 2.828],
+        "steps": 60,
+        "seeds": 3,
+    },
     "5-tuned": {
         "block": "two-layer",
         "rule": ["depth-mup", "depth-mup-inner"],
