@@ -2,7 +2,8 @@
 
 It writes docs/coverage.csv and fills a page. Every kind of interval is made by the function that
 the library makes it with, from numbers or networks whose truth is known: the draws of
-``calibration.coverage_cases``, ``coverage_laws`` and ``coverage_bowls``. Two processes share them.
+``calibration.coverage_cases``, ``coverage_laws``, ``coverage_powers`` and ``coverage_bowls``. Two
+processes share them.
 """
 
 from __future__ import annotations
@@ -109,11 +110,13 @@ def draws() -> dict[str, Sequence[Draw]]:
     """
     # They import this module.
     laws = import_module("calibration.coverage_laws")
+    powers = import_module("calibration.coverage_powers")
     bowls = import_module("calibration.coverage_bowls")
     cases = import_module("calibration.coverage_cases")
     return {
         "predict": cases.PREDICTIONS,
         "laws": laws.LAWS,
+        "powers": powers.DRAWS,
         "rates": laws.DRAWS,
         "bowls": bowls.DRAWS,
         "noise": cases.SCALES,

@@ -22,7 +22,6 @@ from nfd.report.charts import chart_of
 from studies.embedding_rate import WIDTHS
 
 ROOT = Path(__file__).parents[1]
-STUDIES = ROOT / "studies"
 IMAGES = ROOT / "docs/images"
 RULES = {"complete-p": "1/L", "depth-mup": "1/√L"}
 BRANCHES = {
@@ -306,20 +305,52 @@ def curve_rows(series: str, curve: Any) -> list[Row]:
     ]
 
 
+def kernels_in_training(numbers: Any) -> Any:
+    """Draw the angles of kernels in training: features of both limits, and other kernels."""
+    networks = {"shared": "standard", "independent": "decoupled"}
+    features = list[Row]()
+    others = list[Row]()
+    for row in numbers["turning"]:
+        if row["step"] == 0 or row["feedback"] not in networks:
+            continue
+        network = networks[row["feedback"]]
+        if row["quantity"] == "features":
+            features.append(point(network, row["step"], row))
+        else:
+            others.append(point(f"{row['quantity']}, {network}", row["step"], row))
+    left = panel(
+        "Features turn further\nin the standard network",
+        features,
+        "updates",
+        "angle, degrees",
+        kind="semilogarithmic",
+    )
+    right = panel(
+        "The tangent kernel turns\nmore than gradients",
+        others,
+        "updates",
+        "angle, degrees",
+        kind="semilogarithmic",
+    )
+    return beside(left, right)
+
+
+# By page, the stored numbers and what draws them.
 CHARTS = {
-    "two-limits": ("two_limits_depth", two_limits),
-    "best-rate-in-width": ("rate_in_width", rate_in_width),
-    "muon-depth": ("muon_depth", muon_depth),
-    "embedding-rate": ("embedding_rate", embedding_rate),
-    "hero": ("embedding_rate", hero),
+    "two-limits": ("studies/two_limits_depth", two_limits),
+    "best-rate-in-width": ("studies/rate_in_width", rate_in_width),
+    "muon-depth": ("studies/muon_depth", muon_depth),
+    "embedding-rate": ("studies/embedding_rate", embedding_rate),
+    "hero": ("studies/embedding_rate", hero),
+    "kernels-in-training": ("calibration/kernels_in_training", kernels_in_training),
 }
 
 
 def pictures() -> dict[str, str]:
     """SVGs by page."""
     svgs = dict[str, str]()
-    for page, (study, draw) in CHARTS.items():
-        numbers = json.loads((STUDIES / f"{study}.json").read_text())
+    for page, (place, draw) in CHARTS.items():
+        numbers = json.loads((ROOT / f"{place}.json").read_text())
         svgs[page] = svg(draw(numbers))
     return svgs
 

@@ -45,6 +45,11 @@ SMALL = {
         rf"(?s){ANSWER}.*forecast [\d.]+ \(95 %.*happened 1.\d+.*that was tried: 0.0.*{ANSWER}",
         0,
     ),
+    "kernels_in_training": (
+        "WIDTH, REPLICATES, STEPS = 32, 2, 2",
+        r"(?s)digit \d: output [+-][\d.]+ \[.*standard: after 2 steps features turned by [\d.]+ \[",
+        0,
+    ),
     "million_wide": ("WIDTHS, STEPS = [32, 64], 2", r"width +64: loss [\d.]+ -> [\d.]+", 1),
     "plan_with_lightning": (
         "BASE, WIDTH, DEPTH, STEPS = (16, 2), 32, 3, 3",

@@ -136,7 +136,7 @@ def ensembles(means: Callable[[int], float], noise: float = 1e-6) -> Callable[[i
     scatter = noise * torch.randn(
         16, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64
     )
-    return lambda L: Ensemble(8, L, scatter * L**0.5 + means(L), torch.empty(16, 0), None, {})
+    return lambda L: Ensemble(8, L, scatter * L**0.5 + means(L), torch.empty(16, 0), {}, {})
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,22 @@ def test_repeated_samples_add_no_direction() -> None:
     assert s.Sigma.shape == s.Theta.shape == (5, 3, 3)
 
 
+def test_probes_see_the_last_update_and_change_none() -> None:
+    x = torch.randn(3, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    y = torch.tensor([1.0, -1.0, 0.0])
+    settings: dict[str, Any] = {"grid": 4, "eta_c": 0.5, "particles": 256, "replicates": 2}
+    probed = nfd.solve_nfd(x[:2], y[:2], probes=x[[2, 2, 0]], **settings)
+    longer = nfd.solve_nfd(x, y, **settings)
+    # A sample shows what a probe does until it makes an update.
+    assert probed.probe_outputs is not None
+    torch.testing.assert_close(probed.outputs, longer.outputs[:2], rtol=0, atol=1e-12)
+    torch.testing.assert_close(probed.probe_outputs[0], longer.outputs[2], rtol=0, atol=1e-12)
+    torch.testing.assert_close(probed.probe_outputs[1], longer.outputs[2], rtol=0, atol=1e-9)
+    assert float((probed.probe_outputs[2] - probed.outputs[0]).abs()) > 0.05
+    assert (probed.outputs.shape, probed.probe_outputs.shape) == ((2,), (3,))
+    assert (longer.probe_outputs, longer.probe_outputs_stderr) == (None, None)
+
+
 SIXTY = torch.randn(60, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 BAD: list[tuple[Any, Any, dict[str, Any], str]] = [
     (
@@ -106,6 +122,7 @@ BAD: list[tuple[Any, Any, dict[str, Any], str]] = [
     ),
     (SIXTY[:4], torch.zeros(2), {}, r"inputs must be \[K, d\] and targets \[K\]"),
     (SIXTY[:4], torch.zeros(4), {"horizon": 0}, "horizon must be greater than 0"),
+    (SIXTY[:4], torch.zeros(4), {"probes": SIXTY[0]}, r"probes must be \[N, 5\]"),
     (SIXTY[:4], torch.full((4,), torch.nan), {}, "targets must be finite"),
     (SIXTY, torch.zeros(60), {"particles": 2**30}, r"need .* GiB.*deferred"),
     (SIXTY, torch.zeros(60), {"eq5_term": "no"}, "eq5_term must be True or False"),

@@ -62,11 +62,27 @@ def test_intervals_hold_new_runs_at_many_times_the_compute() -> None:
 def test_a_wide_forecast_is_refused_with_the_run_that_helps_and_a_narrow_one_is_not() -> None:
     assert fitted(0.002).refusal is None
     assert fitted(0.002).refused(**FAR) is None
-    refusal = fitted(0.05).refused(**FAR)
+    few = nfd.fit_ladder(ladder(0.003, sizes=[(1e8, 2e9), (1e8, 8e9), (2e8, 4e9), (4e8, 8e9)]))
+    refusal = few.refused(**FAR)
     assert refusal is not None
     assert "7B parameters and 200B tokens" in refusal
     assert "would narrow it most" in refusal
     assert fitted(0.05).refusal is not None
+
+
+def test_a_run_is_advised_only_where_it_narrows_the_forecast() -> None:
+    """Where runs scatter by 5 % no single one helps, and none was said to widen the interval."""
+    refusal = fitted(0.05).refused(**FAR)
+    assert refusal is not None
+    assert "would narrow it" not in refusal
+    assert "narrows it by a twentieth" in refusal
+    assert "not tuned alike" in refusal
+    for error in (0.002, 0.01, 0.05):
+        law = fitted(error)
+        run = law.next_run(budget=law.largest_cost, target=FAR)
+        forecast = law.at(**FAR)
+        assert run.before == pytest.approx((forecast.high - forecast.low) / forecast.value)
+        assert run.after < run.before
 
 
 def test_runs_that_are_not_tuned_alike_are_warned_of() -> None:
@@ -79,7 +95,7 @@ def test_runs_that_are_not_tuned_alike_are_warned_of() -> None:
 
 
 def test_what_is_no_loss_is_named() -> None:
-    with pytest.raises(ValueError, match="rises with size: is it an accuracy"):
+    with pytest.raises(ValueError, match="rises with size: it looks like an accuracy"):
         nfd.fit_ladder([row | {"loss": 1 / row["loss"]} for row in ladder(0.002)])
     perplexities = nfd.fit_ladder([row | {"loss": 20 ** row["loss"]} for row in ladder(0.002)])
     assert "perplexity" in (perplexities.warning or "")

@@ -490,7 +490,7 @@ def test_an_error_that_no_number_of_networks_has_is_not_sought() -> None:
 def test_memory_bounds_the_replicates_that_an_error_asks_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("nfd.limits.predict.memory_of", lambda device: 250e3)
+    monkeypatch.setattr("nfd.limits.predict.memory_of", lambda device: 1250e3)
     p = predicted(width=32, rtol=0.01, weights="dense", outputs=True)
     assert 4 < p.replicates < 32
     assert re.search(r"memory has room for \d+", p.note)

@@ -66,6 +66,10 @@ def test_names_are_loaded_when_they_are_used() -> None:
         "RunScaling",
         "OptimizerLaw",
         "SelfTest",
+        "Estimates",
+        "Kernels",
+        "TrainedKernels",
+        "PlanComparison",
     ],
 )
 def test_answers_cannot_be_changed(name: str) -> None:

@@ -118,19 +118,71 @@ def test_a_law_that_holds_is_used_and_its_intervals_hold_the_truth(bends: np.nda
         ),
     ],
 )
-def test_a_law_whose_second_order_is_larger_than_allowed_is_refused(bends: np.ndarray) -> None:
-    """1.6 times what is allowed; the refusal names sizes that would settle it."""
-    fitted = [nfd.fit_scaling_law(planted(bends, 0.02, seed)) for seed in range(40)]
-    refused = [capacity for capacity in fitted if not capacity.law.good]
-    assert len(refused) >= 38
-    for capacity in refused[:3]:
+def test_second_order_that_is_larger_than_first_is_held_by_other_powers(bends: np.ndarray) -> None:
+    """1.6 times first order; a floor that is not the true one lies outside."""
+    fitted = [nfd.fit_scaling_law(planted(bends, 0.02, seed)) for seed in range(20)]
+    answered = [capacity for capacity in fitted if capacity.law.good]
+    # 5 of 100 are refused; two errors of 20.
+    assert len(answered) >= 17
+    held = 0
+    off = 0
+    for capacity in answered:
+        loss = capacity.at(*FAR)
+        held += loss.low <= mean_loss(*FAR, bends) <= loss.high
+        off += capacity.floor.low <= FLOOR - 0.5 * FIRST <= capacity.floor.high
+    assert held >= len(answered) - 3
+    assert off <= 3
+
+
+def kinked(scatter: float, seed: int) -> Rows:
+    """Runs of which those of one width have a higher loss, as no power says."""
+    rows = planted(np.zeros(3), scatter, seed)
+    for row in rows:
+        if row["width"] == WIDTHS[2]:
+            row["loss"] += 0.3 * FIRST
+    return rows
+
+
+def test_a_law_that_no_power_explains_is_refused() -> None:
+    """The refusal names sizes that would settle it."""
+    fitted = [nfd.fit_scaling_law(kinked(0.02, seed)) for seed in range(10)]
+    assert not any(capacity.law.good for capacity in fitted)
+    for capacity in fitted[:3]:
         assert capacity.law.p_value < 0.05
         assert "512" in capacity.law.note or "32" in capacity.law.note
-        assert "second order are too large" in capacity.law.note
         assert math.isnan(capacity.floor.value)
-        assert capacity.at(64, 4).low < mean_loss(64, 4, bends) < capacity.at(64, 4).high
+        assert math.isfinite(capacity.at(64, 4).value)
         with pytest.raises(ValueError, match="Train"):
             capacity.at(*FAR)
+
+
+def of_widths(power: float, random: np.random.Generator) -> Rows:
+    """Runs of five widths and three seeds, with an excess of 1 at width 64 that falls so."""
+    rows = []
+    for n in (64, 128, 256, 512, 1024):
+        for s in range(3):
+            noise = 0.02 * (64 / n) ** 0.25 * random.normal()
+            rows.append({"width": n, "seed": f"{n} {s}", "loss": 2 + (64 / n) ** power + noise})
+    return rows
+
+
+@pytest.mark.parametrize("power", [0.25, 0.5, 2.0])
+def test_a_power_of_width_far_from_1_is_answered_and_held(power: float) -> None:
+    """With powers near 1 only, the floor lay in 0 to 83 of 100 intervals, and a third of the laws
+    was refused.
+    """
+    random = np.random.default_rng(2)
+    laws = [nfd.fit_scaling_law(of_widths(power, random)) for _ in range(20)]
+    answered = [law for law in laws if law.law.good]
+    # 5 of 100 are refused, and miss; two errors of 20.
+    assert len(answered) >= 17
+    held = sum(law.floor.low <= 2 <= law.floor.high for law in answered)
+    assert held >= len(answered) - 3
+    wider = [law.at(2048) for law in answered]
+    held = sum(loss.low <= 2 + (64 / 2048) ** power <= loss.high for loss in wider)
+    assert held >= len(answered) - 3
+    # The interval is no excuse: a doubling further is known to a tenth of the excess and a half.
+    assert np.median([loss.high - loss.low for loss in wider]) < 0.15
 
 
 @pytest.mark.parametrize("bend", [0.0, 0.8, -0.8])
@@ -149,12 +201,11 @@ def test_one_seed_of_each_size_gives_intervals_that_hold_the_truth(bend: float) 
 
 
 @pytest.mark.parametrize(("power", "noise"), [(1.5, 0.005), (1.5, 1e-4), (0.75, 0.005)])
-def test_another_power_of_width_widens_the_floor_or_is_refused(power: float, noise: float) -> None:
+def test_another_power_of_width_widens_the_floor(power: float, noise: float) -> None:
     """Two seeds that sizes share; with the power 1 intervals held the floor 81 of 100 times where
     it is 1.5.
 
-    A floor that is not the true one lies outside, and without noise to hide the power the law is
-    refused.
+    A floor that is not the true one lies outside.
     """
     random = np.random.default_rng(0)
     floors = []
@@ -174,15 +225,10 @@ def test_another_power_of_width_widens_the_floor_or_is_refused(power: float, noi
         ]
         fitted = nfd.fit_scaling_law(rows)
         floors += [fitted.floor] if fitted.law.good else []
-    if noise < 0.001:
-        assert len(floors) <= 4
-    else:
-        assert len(floors) >= 13
-        held, off = (
-            np.mean([floor.low <= at <= floor.high for floor in floors]) for at in (1.0, 0.9)
-        )
-        assert held >= 0.85
-        assert off <= 0.15 or power < 1  # whose floors are known less well
+    assert len(floors) >= 13
+    held, off = (np.mean([floor.low <= at <= floor.high for floor in floors]) for at in (1.0, 0.9))
+    assert held >= 0.85
+    assert off <= 0.15 or power < 1  # whose floors are known less well
 
 
 def with_parameters(rows: Rows) -> Rows:
@@ -259,7 +305,7 @@ def test_flat_losses_say_not_to_grow_and_noisy_ones_that_it_is_not_known() -> No
 
 
 def test_a_law_that_is_refused_names_the_size_to_run_and_a_contradicted_one_is_wrong() -> None:
-    bent = growth(1.6, 0.02)
+    bent = nfd.fit_scaling_law(with_parameters(kinked(0.02, 0)))
     assert bent.answer.tone == "open"
     assert bent.answer.next is not None
     assert "width 512" in bent.answer.next.code

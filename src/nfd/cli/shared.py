@@ -142,7 +142,7 @@ class LoggedCommand(SizesCommand):
 
     log: str = option(
         "",
-        "CSV of runs, of any framework, to answer from; nothing is trained",
+        "file of runs, of any framework, to answer from: CSV, JSON or parquet",
         name="from",
         group="Table of runs",
         is_path=True,

@@ -30,13 +30,20 @@ _Moment = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Activation:
-    """A scalar function ``phi`` with its derivative ``slope`` and Gaussian moments."""
+    """A scalar function ``phi`` with its derivative ``slope`` and Gaussian moments.
+
+    Attributes:
+        scales: whether ``phi(s x) = s phi(x)`` for positive s.
+        kinked: whether the slope jumps at zero.
+    """
 
     name: str
     phi: _Map
     slope: _Map
     _moment: _Moment | None = None
     _slope_moment: _Moment | None = None
+    scales: bool = False
+    kinked: bool = False
 
     def __reduce__(self) -> tuple[Callable[[str], Activation], tuple[str]]:
         return activation, (self.name,)
@@ -150,7 +157,13 @@ ACTIVATIONS: dict[str, Activation] = {
     a.name: a
     for a in (
         Activation(
-            "relu", torch.relu, lambda x: (x > 0).to(x.dtype), _relu_moment, _relu_slope_moment
+            "relu",
+            torch.relu,
+            lambda x: (x > 0).to(x.dtype),
+            _relu_moment,
+            _relu_slope_moment,
+            scales=True,
+            kinked=True,
         ),
         Activation("tanh", torch.tanh, lambda x: 1 - torch.tanh(x) ** 2),
         Activation(
@@ -173,6 +186,7 @@ ACTIVATIONS: dict[str, Activation] = {
             torch.ones_like,
             lambda a, b, c: c,
             lambda a, b, c: torch.ones_like(c),
+            scales=True,
         ),
     )
 }

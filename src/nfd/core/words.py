@@ -95,7 +95,9 @@ def depth_name(depth: float) -> str:
 
 
 def in_letters(size: float) -> str:
-    """Return a number of parameters or tokens as ``7B``, ``1.71T`` or ``64``."""
+    """Return parameters or tokens as ``7B``, ``1.71T`` or ``64``, and compute as ``3e21``."""
+    if size >= 1e16:
+        return power_of_ten(size, 3)
     for scale, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M")):
         if size >= 0.9995 * scale:
             return f"{size / scale:.3g}{letter}"

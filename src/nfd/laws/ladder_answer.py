@@ -15,7 +15,9 @@ from nfd.core.estimates import Interval
 from nfd.core.tables import Row
 from nfd.core.words import alike, in_letters, number, plural, power_of_ten
 from nfd.laws.ladder import UNTUNED, BestSplit, LadderLaw, NextRun, percent
-from nfd.laws.ladder_outlook import FLOPS, REFUSED
+from nfd.laws.ladder_outlook import REFUSED
+from nfd.laws.log_columns import ERROR_RATE, kind_of_loss
+from nfd.laws.logged_runs import FLOPS
 from nfd.laws.loss_law import Sizes, interval_of
 from nfd.laws.loss_runs import sizes_in_words
 from nfd.report.shown import Shown
@@ -142,7 +144,7 @@ class LadderForecast(Shown):
         """The forecast can be used."""
         law = self.law
         loss, _, _ = alike(self.loss.value, self.loss.low, self.loss.high)
-        title = f"{self.subject} reach a loss of {loss}"
+        title = f"{self.subject} reach {_score(law.score, loss)}"
         best = ""
         if self.split is not None:
             title += f": train {self._run}"
@@ -440,6 +442,14 @@ def signed(share: float) -> str:
 
 def _rounded(size: Mapping[str, float]) -> str:
     return ", ".join(f"{number(value)} {name}" for name, value in size.items())
+
+
+def _score(name: str, loss: str) -> str:
+    """Say what a number of a column of losses is: ``a loss of 2.1`` or ``0.92 bits per byte``."""
+    kind = kind_of_loss(name)
+    if kind == "loss":
+        return f"a loss of {loss}"
+    return f"an error rate of {loss}" if kind == ERROR_RATE else f"{loss} {kind}"
 
 
 def _times(times: float) -> str:

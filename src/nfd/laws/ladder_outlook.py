@@ -25,10 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nfd.laws.ladder_posterior import FREEDOM, Posterior
+from nfd.laws.logged_runs import FLOPS
 
 Array = NDArray[np.float64]
-# Operations of a training for each parameter and token: the usual count of dense Transformers.
-FLOPS = 6.0
 # A forecast is refused where its interval is a wider share of the loss: nearly half of the wider
 # ones were off by more than 2 %.
 REFUSED = 0.08

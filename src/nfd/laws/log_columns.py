@@ -15,8 +15,8 @@ from functools import cache
 from typing import Literal
 
 from nfd.core.errors import InputError
-from nfd.core.words import nearest
-from nfd.laws.rows import Line, is_none, listed, without_unit
+from nfd.core.words import nearest, number
+from nfd.laws.rows import Line, is_none, is_number, listed, number_of, without_unit
 
 Field = Literal[
     "width",
@@ -32,10 +32,28 @@ Field = Literal[
     "rule",
     "seed",
     "loss",
+    "flops",
     "step",
     "run",
     "state",
 ]
+
+# What a loss may be other than nats, by the last words of its column.
+_UNITS = {
+    "bpb": "bits per byte",
+    "bits_per_byte": "bits per byte",
+    "bpc": "bits per character",
+    "bits_per_char": "bits per character",
+    "bits_per_character": "bits per character",
+    "bpt": "bits per token",
+    "bits_per_token": "bits per token",
+    "err": "error rate",
+    "error": "error rate",
+    "error_rate": "error rate",
+}
+ERROR_RATE = "error rate"
+# Whose loss it is, before that word.
+_SPLITS = ("", "val_", "eval_", "test_", "train_")
 
 # Usual names, written as ``_key`` writes them.
 NAMES: dict[Field, tuple[str, ...]] = {
@@ -57,7 +75,7 @@ NAMES: dict[Field, tuple[str, ...]] = {
         "trainable_parameters",
         "active_parameters",
     ),
-    "tokens": ("tokens", "D", "train_tokens", "tokens_seen", "samples"),
+    "tokens": ("tokens", "D", "train_tokens", "tokens_trained", "tokens_seen", "samples"),
     "batch": ("batch", "batch_tokens", "batch_size_tokens", "tokens_per_batch", "tokens_per_step"),
     "steps": ("steps", "max_steps", "train_steps"),
     "sequences": ("batch_size", "batch_size_sequences", "sequences_per_batch"),
@@ -83,7 +101,18 @@ NAMES: dict[Field, tuple[str, ...]] = {
     ),
     "rule": ("rule", "parametrization", "parameterization"),
     "seed": ("seed", "random_seed"),
-    "loss": ("loss", "train_loss", "val_loss", "eval_loss", "test_loss"),
+    "loss": tuple(split + word for word in ("loss", *_UNITS) for split in _SPLITS),
+    "flops": (
+        "compute",
+        "C",
+        "flops",
+        "compute_budget",
+        "flops_budget",
+        "train_flops",
+        "model_flops",
+        "compute_flops",
+        "train_compute",
+    ),
     "step": ("step",),
     "run": ("run_id", "id", "key", "run", "run_name", "name"),
     "state": ("state", "status"),
@@ -99,6 +128,10 @@ _SYNONYMS = {
     "iters": "steps",
     "iterations": "steps",
     "updates": "steps",
+    "iter": "step",
+    "losses": "loss",
+    "lrs": "lr",
+    "seeds": "seed",
     "sequence": "seq",
     "length": "len",
 }
@@ -115,7 +148,31 @@ SIZES: tuple[Field, ...] = (
     "steps",
     "sequences",
     "length",
+    "flops",
 )
+# Names of a size that may also be words such as "tiny": read as parameters where all are numbers.
+_SIZE_NAMES = ("size", "model_size")
+# Names of the tokens of a data set that a training repeats.
+_UNIQUE = ("unique_tokens", "tokens_unique", "unique", "dataset_tokens", "U", "u")
+# Repeated tokens are worth nearly as much as new ones up to so many times. Source: Muennighoff et
+# al. 2023, "Scaling data-constrained language models".
+_LIKE_NEW = 4.0
+# How the literature calls sizes and compute.
+_LETTERS: dict[Field, str] = {"parameters": "n", "tokens": "d", "flops": "c"}
+# Words of losses that are not the loss of a finished run.
+_OTHER_LOSSES = {
+    "best",
+    "min",
+    "max",
+    "init",
+    "initial",
+    "aux",
+    "z",
+    "router",
+    "balance",
+    "std",
+    "se",
+}
 # Settings of which any above 1 makes a batch size possibly the size on one device.
 _DEVICES = re.compile("grad(ient)?_acc\\w*|accumulat\\w*|world_size|gpus|devices")
 _ONE_DEVICE = {"1", "1.0", "", "nan", "None"}
@@ -161,13 +218,16 @@ class LogColumns:
         """
         candidates = self._candidates(field)
         if needed and not candidates:
+            likely = self._likely_losses if field == "loss" else []
+            example = likely[0] if likely else "..."
             raise InputError(
-                f"no column of the log is known to be the {field}. {self._name_it(field, '...')}"
+                f"no column of the log is known to be the {field}. "
+                f"{self._name_it(field, example)}{self._hint(field)}"
             )
         if not candidates:
             return ""
         if (needed or field in SIZES) and self._differ(candidates):
-            several = f"{listed(candidates)} may all be the {field}, and differ."
+            several = f"{listed(sorted(candidates))} may all be the {field}, and differ."
             raise InputError(f"{several} {self._name_it(field, candidates[0])}")
         return candidates[0]
 
@@ -206,6 +266,31 @@ class LogColumns:
                 )
         return notes
 
+    def note_on_repeats(self, tokens: str | None) -> list[str]:
+        """Warn of tokens that repeat often: the law takes each for a new one."""
+        unique = [name for name in self.names if _key(name) in _UNIQUE]
+        if tokens is None or not unique:
+            return []
+        most = 1.0
+        for row, line in enumerate(self.table, 1):
+            seen = line.get(tokens)
+            distinct = line.get(unique[0])
+            if is_none(seen) or is_none(distinct):
+                continue
+            count = number_of(distinct, unique[0], row, whole=True)
+            if not count > 0:
+                raise InputError(
+                    f"column {unique[0]!r} must hold numbers above 0; row {row} has {distinct!r}."
+                )
+            most = max(most, number_of(seen, tokens, row, whole=True) / count)
+        if most <= _LIKE_NEW:
+            return []
+        return [
+            f"Tokens repeat up to {number(most)} times ({unique[0]!r}), and the law takes every "
+            f"one for a new one, which holds up to about {_LIKE_NEW:g} times. Give the "
+            "runs below that."
+        ]
+
     def count_of_parameters(self, name: str | None) -> str:
         """Say how the column of parameters counts, where the log shows it; else empty."""
         counts = [column for column in self.names if _key(column) in NAMES["parameters"]]
@@ -232,7 +317,7 @@ class LogColumns:
                 return []
             return [self._named(field, wanted)]
         places = dict[str, int]()
-        ranks = dict[str, tuple[bool, bool]]()
+        ranks = dict[str, tuple[bool, bool, bool]]()
         for name in self.names:
             if _key(name) not in NAMES[field] or name in self.given.values():
                 continue
@@ -241,10 +326,64 @@ class LogColumns:
                 continue
             places[name] = NAMES[field].index(_key(name))
             is_outside_config = field != "loss" and not re.match(r"config[./]", name)
-            ranks[name] = (_lacks_embeddings(name), is_outside_config)
-        highest = min(ranks.values(), default=None)
+            is_error = field == "loss" and kind_of_loss(name) == ERROR_RATE
+            ranks[name] = (is_error, _lacks_embeddings(name), is_outside_config)
+        if not ranks:
+            return self._unusual(field)
+        highest = min(ranks.values())
         best = [name for name in places if ranks[name] == highest]
         return sorted(best, key=lambda name: (places[name], name))
+
+    def _unusual(self, field: Field) -> list[str]:
+        """List the columns that hold a field under an unusual name, where there is no doubt.
+
+        Letters of the literature may be small where two of them are there; a size is parameters
+        where all of its cells are numbers; the only column whose name ends as that of a loss is the
+        loss.
+        """
+        letter = _LETTERS.get(field, "")
+        has_letters = "n" in self.names and ("d" in self.names or "c" in self.names)
+        if has_letters and letter in self.names and letter not in self.given.values():
+            return [letter]
+        if field == "parameters":
+            return [name for name in self.names if self._is_size(name)]
+        if field == "loss" and len(self._likely_losses) == 1:
+            return self._likely_losses
+        return []
+
+    def _is_size(self, name: str) -> bool:
+        if _key(name) not in _SIZE_NAMES or name in self.given.values():
+            return False
+        cells = [line.get(name) for line in self.table]
+        return all(is_none(cell) or is_number(str(cell)) for cell in cells)
+
+    @property
+    def _likely_losses(self) -> list[str]:
+        """The columns whose name ends as that of a loss, with words that are not known."""
+        likely = list[str]()
+        for name in self.names:
+            words = _key(name).split("_")
+            ends_so = words[-1] == "loss" or kind_of_loss(name) not in ("loss", ERROR_RATE)
+            if ends_so and not _OTHER_LOSSES.intersection(words):
+                likely.append(name)
+        return likely
+
+    def _hint(self, field: Field) -> str:
+        """Say of columns that are near a loss what to do with them."""
+        if field != "loss":
+            return ""
+        if self._likely_losses:
+            return f" It may be {listed(self._likely_losses)}."
+        for name in self.names:
+            if is_perplexity(name):
+                return f" {name!r} is a perplexity: the loss is its logarithm. Add a column of it."
+        for name in self.names:
+            if re.search("acc(uracy)?([^a-z]|$)", name, re.IGNORECASE):
+                return (
+                    f" {name!r} is an accuracy, which rises: give the loss, or a column of the "
+                    "error rate, 1 less the accuracy."
+                )
+        return ""
 
     def _named(self, field: Field, wanted: str) -> str:
         """Find a column that the caller named, or raise ValueError."""
@@ -278,6 +417,29 @@ class LogColumns:
         )
 
 
+def usual_field(name: str) -> str:
+    """The field that a column holds by its usual name; empty for none."""
+    for field, names in NAMES.items():
+        if _key(name) in names:
+            return field
+    return ""
+
+
+def is_perplexity(name: str) -> bool:
+    """Whether a column holds perplexities, by its name; not their logarithms."""
+    words = re.split("[^a-z]+", name.lower())
+    return not {"perplexity", "ppl"}.isdisjoint(words) and "log" not in words
+
+
+def kind_of_loss(name: str) -> str:
+    """Say what a column of losses holds: ``loss``, ``bits per byte`` or ``error rate``."""
+    key = _key(name)
+    for words, kind in _UNITS.items():
+        if key == words or key.endswith(f"_{words}"):
+            return kind
+    return "loss"
+
+
 def _lacks_embeddings(name: str) -> bool:
     """Say whether a column counts parameters without embeddings, by its name."""
     match = _EMBEDDINGS.search(name)
@@ -290,7 +452,7 @@ def _key(name: str) -> str:
     last = re.split(r"[./]", without_unit(_NATS.sub("", name)))[-1]
     text = _EMBEDDINGS.sub("", "_".join(re.findall(r"[^\W_]+", last)))
     # Only in capitals: n is a width, or a number of runs.
-    if text in ("N", "D"):
+    if text in ("N", "D", "C"):
         return text
     words = [word for word in text.lower().split("_") if word not in _SILENT]
     return "_".join(_SYNONYMS.get(word, word) for word in words)

@@ -17,8 +17,12 @@ from nfd.core.words import plural
 from nfd.laws.log_columns import SIZES, Field
 from nfd.laws.rows import Line, is_none, is_number, listed, number_of
 
+# Operations of a training for each parameter and token: the usual count of dense Transformers.
+FLOPS = 6.0
 # More tokens than any training has in a batch: one factor was not what it seemed.
 _LARGEST_BATCH = 2.0**27
+# Sizes from which words of a column make a kind of runs.
+_FEWEST_OF_A_KIND = 3
 # States of runs whose last loss is their result.
 _ENDED = ("", "finished", "done", "completed", "success", "diverged")
 _TEXTS: tuple[Field, ...] = ("rule", "seed", "run", "state", "decay")
@@ -41,6 +45,7 @@ class LoggedRun:
     rule: str | None = None
     seed: str | None = None
     loss: float | None = None
+    flops: float | None = None
     step: float | None = None
     run: str | None = None
     state: str | None = None
@@ -79,6 +84,10 @@ def run_of(line: Line, number: int, chosen: Mapping[Field, str]) -> LoggedRun:
         has_batch_column = "batch" in chosen or "sequences" in chosen
         if "batch" in fields or not has_batch_column:
             fields["tokens"] = fields["steps"] * fields.get("batch", 1)
+    if "flops" in fields and "parameters" in fields:
+        fields["tokens"] = fields["flops"] / FLOPS / fields["parameters"]
+    elif "flops" in fields and "tokens" in fields:
+        fields["parameters"] = fields["flops"] / FLOPS / fields["tokens"]
     return LoggedRun(**fields)
 
 
@@ -142,12 +151,35 @@ def note_on_mixed(
             continue
         if any(_differ(lines, name) for lines in alike.values()):
             mixed.append(name)
-    if not mixed:
+    if mixed:
+        return [
+            f"Rows alike in all that is read differ in {listed(mixed)}: they count as equal, as "
+            "seeds do. Give the rows of one kind."
+        ]
+    parted = [name for name in names if _makes_kinds(table, runs, name)]
+    if not parted:
         return []
+    kinds = sorted({str(value) for value in _values(table, parted[0])})
     return [
-        f"Rows alike in all that is read differ in {listed(mixed)}: they count as equal, as seeds "
-        "do. Give the rows of one kind."
+        f"Rows of {listed(kinds)} ({parted[0]!r}) are taken for one kind. Give the rows of one if "
+        "they are not."
     ]
+
+
+def _makes_kinds(table: Sequence[Line], runs: Sequence[LoggedRun], name: str) -> bool:
+    """Say whether the words of a column part the rows in kinds, each of several sizes.
+
+    Names of sizes do not.
+    """
+    sizes = dict[str, set[tuple[float | None, ...]]]()
+    for line, run in zip(table, runs, strict=True):
+        value = line.get(name)
+        if not is_none(value):
+            size = (run.width, run.depth, run.parameters)
+            sizes.setdefault(str(value), set()).add(size)
+    if len(sizes) < 2 or any(map(is_number, sizes)):
+        return False
+    return min(map(len, sizes.values())) >= _FEWEST_OF_A_KIND
 
 
 def _values(table: Sequence[Line], name: str) -> list[Any]:

@@ -12,9 +12,10 @@ from typing import Any
 from nfd.core.checks import check_choice
 from nfd.core.errors import InputError
 from nfd.core.words import plural
-from nfd.laws.log_columns import NAMES, Field, LogColumns
+from nfd.laws.log_columns import ERROR_RATE, NAMES, Field, LogColumns, is_perplexity, kind_of_loss
 from nfd.laws.logged_runs import LoggedRun, ended, last_steps, note_on_mixed, run_of
-from nfd.laws.rows import table_of
+from nfd.laws.nested_rows import TABLE, lines_of
+from nfd.laws.rows import flat_table
 
 # Fields that give tokens and batch, where no column has them.
 _PARTS: tuple[Field, ...] = ("steps", "sequences", "length")
@@ -44,6 +45,7 @@ class Log:
         count: how parameters are counted, where the log shows it.
         in_steps: whether their tokens are steps.
         left_out: a sentence on the runs that did not end, which the notes have too.
+        names: all columns that have values.
     """
 
     runs: tuple[LoggedRun, ...]
@@ -52,15 +54,20 @@ class Log:
     count: str = ""
     in_steps: bool = False
     left_out: str = ""
+    names: tuple[str, ...] = ()
 
     @property
     def recognised(self) -> str:
         """Which column was taken for what."""
         pairs = list[str]()
         for field, name in self.columns.items():
-            if field not in _ABOUT_RUNS and field not in _PARTS:
+            if field not in _ABOUT_RUNS and field not in _PARTS and not self._is_part(field):
                 pairs.append(f"{field} from {name!r}")
         return f"{len(self.runs)} runs: {', '.join(pairs)}. {self.count}".rstrip()
+
+    def _is_part(self, field: Field) -> bool:
+        """Whether a field is compute from which another one follows."""
+        return field == "flops" and ("parameters" in self.columns or "tokens" in self.columns)
 
 
 def read_log(
@@ -83,9 +90,10 @@ def read_log(
     """
     given = {} if columns is None else columns
     for field in given:
-        check_choice("columns", field, NAMES)
-    table = table_of(rows)
-    log_columns = LogColumns.of(table, given)
+        check_choice("columns", field, (*NAMES, TABLE))
+    table = flat_table(lines_of(rows, given))
+    fields = {field: name for field, name in given.items() if field != TABLE}
+    log_columns = LogColumns.of(table, fields)
     notes = list[str]()
     chosen = _choose(log_columns, needed, optional, notes)
     notes += log_columns.unread_settings(chosen)
@@ -93,7 +101,11 @@ def read_log(
     unread = [name for name in log_columns.names if name not in chosen.values()]
     notes += note_on_mixed(table, logged, unread)
     in_steps = "steps" in chosen and "batch" not in chosen and "sequences" not in chosen
+    if "steps" not in chosen:
+        notes += log_columns.note_on_repeats(chosen.get("tokens"))
     chosen |= _products(chosen, in_steps)
+    chosen |= _from_compute(chosen, notes)
+    notes += _note_on_unit(chosen)
     if in_steps and "parameters" in chosen:
         notes.append(
             "Steps stand for tokens, as the log does not say the tokens of a batch: ask about "
@@ -106,13 +118,21 @@ def read_log(
     complete = [run for run in runs if run.has(needed)]
     if len(complete) < len(runs):
         rows_without = plural(len(runs) - len(complete), "row")
-        notes.append(f"Left out: {rows_without} without one of {', '.join(needed)}.")
+        notes.append(f"Left out: {rows_without} without {' or '.join(needed)}.")
     if not complete:
         raise InputError(
-            f"no row of the log has all of {', '.join(needed)}. {' '.join(notes)}".rstrip()
+            f"no row of the log has {' and '.join(needed)}. {' '.join(notes)}".rstrip()
         )
     count = log_columns.count_of_parameters(chosen.get("parameters"))
-    return Log(tuple(complete), chosen, tuple(notes), count, in_steps, left_out)
+    return Log(
+        tuple(complete),
+        chosen,
+        tuple(notes),
+        count,
+        in_steps,
+        left_out,
+        tuple(log_columns.names),
+    )
 
 
 def needs_rate_law(log: Log) -> bool:
@@ -147,7 +167,47 @@ def _choose(
         chosen["batch"] = columns.column_of("batch")
     if "batch" in chosen and not chosen["batch"]:
         chosen |= columns.batch_columns(notes)
+    if "parameters" in optional and "tokens" in optional:
+        chosen |= _compute_column(columns, chosen)
     return {field: name for field, name in chosen.items() if name}
+
+
+def _compute_column(columns: LogColumns, chosen: Mapping[Field, str]) -> dict[Field, str]:
+    """Choose the column of compute where it says what no other column does, in place of steps."""
+    has_parameters = bool(chosen["parameters"])
+    has_shape = any(chosen.get(field) for field in ("width", "depth"))
+    knows_batch = any(chosen.get(field) for field in ("batch", "sequences"))
+    has_tokens = bool(chosen["tokens"]) or (bool(chosen.get("steps")) and knows_batch)
+    ignored = None in (columns.given.get("tokens", ""), columns.given.get("parameters", ""))
+    if (has_parameters and has_tokens) or (has_shape and not has_parameters) or ignored:
+        return {}
+    name = columns.column_of("flops")
+    return {"flops": name, "steps": ""} if name else {}
+
+
+def _from_compute(chosen: Mapping[Field, str], notes: list[str]) -> dict[Field, str]:
+    """Name the tokens or parameters that follow from compute, with a note."""
+    compute = chosen.get("flops")
+    if compute is None:
+        return {}
+    for known, wanted in (("parameters", "tokens"), ("tokens", "parameters")):
+        if known in chosen:
+            formula = f"{compute} / (6 {chosen[known]})"  # type: ignore[index]
+            notes.append(f"The log has no {wanted}: they are compute over 6 {known}, {formula!r}.")
+            return {wanted: formula}  # type: ignore[dict-item]
+    return {}
+
+
+def _note_on_unit(chosen: Mapping[Field, str]) -> list[str]:
+    """Say what the losses are where they are not in nats."""
+    name = chosen["loss"]
+    kind = kind_of_loss(name)
+    if is_perplexity(name):
+        return [f"{name!r} is a perplexity: the loss is its logarithm. Give a column of it."]
+    if kind == "loss":
+        return []
+    unit = "an error rate" if kind == ERROR_RATE else f"in {kind}"
+    return [f"{name!r} is {unit}: so are forecasts."]
 
 
 def _products(chosen: Mapping[Field, str], in_steps: bool) -> dict[Field, str]:

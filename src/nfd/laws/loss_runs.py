@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from nfd.core.errors import InputError
-from nfd.core.words import listed, plural
+from nfd.core.words import listed, plural, quoted
 from nfd.laws.log_columns import Field
 from nfd.laws.logged_runs import LoggedRun
 from nfd.laws.logs import Log, read_log
@@ -21,6 +21,7 @@ BEST = "best"
 FEWEST_SIZES = 4
 _COUNTED = ("parameters", "tokens")
 _SIZES: tuple[Field, ...] = ("width", "depth", "parameters", "tokens")
+_FLOPS: Field = "flops"
 # Training runs by their size.
 Rungs = dict[tuple[float, ...], list[LoggedRun]]
 
@@ -94,12 +95,16 @@ def varying_sizes(log: Log) -> list[str]:
         values = {getattr(run, name) for run in log.runs} - {None}
         if len(values) > 1:
             varying.append(name)
+    # Compute alone; where other sizes are known, they say it.
+    if not varying and len({run.flops for run in log.runs} - {None}) > 1:
+        return [_FLOPS]
     if not varying:
         read = [name for name in _SIZES if name in log.columns]
         if not read:
             raise InputError(
                 "runs must differ in width, depth, parameters or tokens; no column of them was "
-                f"found in {log.recognised} Name their columns by columns=."
+                f"found in {log.recognised} Name their columns by columns=, in the shell "
+                f"--columns parameters=... The columns are {quoted(log.names, most=30)}."
             )
         sizes = listed(
             f"one number of {name}" if name in _COUNTED else f"one {name}" for name in read
@@ -125,6 +130,8 @@ def variables_of(log: Log) -> tuple[str, ...]:
     with_tokens = "tokens" in varying and not log.in_steps
     if "parameters" in varying and (not shape or grow_together or with_tokens):
         shape = ["parameters"]
+    if _FLOPS in varying:
+        return (_FLOPS,)
     return (*shape, "tokens") if "tokens" in varying else tuple(shape)
 
 

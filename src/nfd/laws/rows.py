@@ -1,20 +1,16 @@
-"""A table of runs as flat rows, from dicts, a DataFrame, a CSV or a chart's export.
+"""A table of runs as flat rows, from dicts or a chart's export.
 
 Also the numbers in it, as people write them: ``1.3B``, ``2^-8``, ``3,25``.
 """
 
 from __future__ import annotations
 
-import csv
 import math
-import os
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nfd.core.checks import check_several
-from nfd.core.errors import InputError, InputTypeError
+from nfd.core.errors import InputError
 
 Line = dict[str, Any]  # one row: values by the names of their columns
 
@@ -32,9 +28,9 @@ _SCALES = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 _SHOWN = 30  # columns in a message
 
 
-def table_of(rows: Any) -> list[Line]:
-    """Read rows in any form as flat dicts."""
-    table = [_flat(line) for line in _lines(rows)]
+def flat_table(lines: Sequence[Mapping[Any, Any]]) -> list[Line]:
+    """Flatten rows; a chart's export becomes a row for each run."""
+    table = [_flat(line) for line in lines]
     if not table:
         raise InputError("the log has no rows. Give one row for each run.")
     scalars = _scalars(table) or table
@@ -116,57 +112,6 @@ def as_number(value: Any, whole: bool = False) -> float:
 
 
 # ---- forms of a table
-
-
-def _lines(rows: Any) -> list[Mapping[str, Any]]:
-    """The rows of a file, a DataFrame or a list of dicts."""
-    if isinstance(rows, str | os.PathLike):
-        return _csv(os.fspath(rows))
-    if hasattr(rows, "to_dicts"):  # polars
-        rows = rows.to_dicts()
-    elif hasattr(rows, "to_dict") and hasattr(rows, "columns"):  # pandas
-        rows = rows.to_dict("records")
-    lines = check_several("rows", rows, "dicts, or a DataFrame, or the path of a CSV")
-    for line in lines:
-        if not isinstance(line, Mapping):
-            raise InputTypeError(
-                f"rows must be dicts, one for each run; got {type(line).__name__} among them."
-            )
-    return lines
-
-
-def _csv(path: str) -> list[Mapping[str, Any]]:
-    """The rows of a file; tabs, semicolons or commas end its fields, as its header shows."""
-    try:
-        with open(path, "rb") as raw:
-            is_utf_16 = raw.read(2) in (b"\xff\xfe", b"\xfe\xff")  # Excel's texts
-        with open(path, newline="", encoding="utf-16" if is_utf_16 else "utf-8-sig") as file:
-            header = re.sub('"[^"]*"', "", file.readline())
-            file.seek(0)
-            reader = csv.DictReader(file, strict=True, delimiter=max(",;\t", key=header.count))
-            lines = list(reader)
-            counts = Counter(reader.fieldnames or ())
-    except OSError as error:
-        raise OSError(
-            f"the log must be a CSV file; there is none at {path!r}: {error.strerror}."
-        ) from None
-    except (csv.Error, ValueError) as error:
-        raise InputError(
-            f"the log {path!r} must be a CSV file in UTF-8; it cannot be read: {error}."
-        ) from None
-
-    repeated = [name for name, count in counts.items() if name and count > 1]
-    if repeated:
-        raise InputError(
-            f"the log {path!r} has several columns {listed(repeated)}. Give each a name of its own."
-        )
-    for number, line in enumerate(lines, 2):
-        if None in line or None in line.values():
-            raise InputError(
-                f"line {number} of {path!r} has another number of fields than the header. Fix the "
-                "file."
-            )
-    return lines  # type: ignore[return-value]
 
 
 def _flat(line: Mapping[Any, Any], prefix: str = "") -> Line:

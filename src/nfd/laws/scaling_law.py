@@ -248,12 +248,12 @@ def fit_scaling_law(
         print(nfd.fit_scaling_law(rows).floor)
 
     Args:
-        rows: dicts, a DataFrame, or the path of a CSV; one row for each run, or for each step of
-            one, of which the last counts. A loss that is not a number diverged.
+        rows: dicts, a DataFrame, or the path of a CSV, JSON or parquet file; one row for each run,
+            or for each step of one, of which the last counts. A loss that is not a number diverged.
         columns: the names of your columns, if they are not recognised: ``{"loss": "eval/loss"}``.
             Keys: loss, width, depth, parameters, tokens (or steps and batch in tokens, or sequences
-            of a batch and their length), seed, lr, rule, run, step and state. None ignores a
-            column.
+            of a batch and their length), flops, seed, lr, rule, run, step and state; table, of
+            several in a file. None ignores a column.
         rate: if runs of one size differ in their learning rate, the rate whose runs count; or
             ``"best"``, at each size the rate with the lowest mean loss over seeds. That choice
             makes losses too low, by less than their noise.
@@ -288,7 +288,7 @@ def losses_of(
     log = read_sizes(rows, columns)
     variables = variables_of(log)
     runs = loss_runs(log, variables, rate)
-    if {*variables} <= {"parameters", "tokens"}:
+    if {*variables} <= {"parameters", "tokens", "flops"}:
         # Loaded only where a table is for it.
         from nfd.laws.ladder import ladder_of
 

@@ -296,8 +296,8 @@ def fit_transfer(
         print(nfd.fit_transfer(rows).best("logged", 128, 1))
 
     Args:
-        rows: dicts, a DataFrame, or the path of a CSV; one row per run, or per step, of which the
-            last counts. A loss that is not a number diverged.
+        rows: dicts, a DataFrame, or the path of a CSV, JSON or parquet file; one row per run, or
+            per step, of which the last counts. A loss that is not a number diverged.
         columns: the names of your columns, if they are not recognised: ``{"lr":
             "config/learning_rate"}``. Keys: loss, lr, width, depth, parameters, tokens, batch (in
             tokens), steps, sequences and their length, decay, rule, seed, run, step and state. None

@@ -16,7 +16,14 @@ changes fast near 1 for all at large T), so Chebyshev interpolation reaches roun
 where phi is positively homogeneous the norms only scale. Each axis is refined until its last
 coefficients are below tolerance, and the error is then measured between the nodes: the error that
 is stated is four times the largest one seen there. Slices of the table show first how many nodes it
-needs: where a table would not do, the equations are solved for the pairs of inputs themselves.
+needs: where a table would not do, the equations are solved for the pairs of inputs themselves, as
+they are at once where these are few.
+
+**Variances and a bias** need no other equations. With ``h_0 = sigma_u U x / sqrt(d) + sigma_b b``,
+blocks of ``sigma_w W`` and the readout ``sigma_v v``, time runs ``sigma_w^2`` times as fast,
+``sigma_v^2`` multiplies, and the bias is a constant feature:
+
+    K = sigma_v^2 kernel([sqrt((d + 1) / d) sigma_u x, sqrt(d + 1) sigma_b], sigma_w^2 T).
 """
 
 from __future__ import annotations
@@ -35,7 +42,8 @@ from scipy.fft import dct
 from scipy.integrate import solve_ivp
 from torch import Tensor
 
-from nfd.core.activations import ACTIVATIONS, Activation, activation, hermite_functions
+from nfd.core.activations import Activation, hermite_functions
+from nfd.core.activations import activation as network_activation
 from nfd.core.checks import (
     check_choice,
     check_depth,
@@ -49,6 +57,13 @@ from nfd.core.errors import InputError
 from nfd.core.machine import threads
 from nfd.core.modes import undisturbed
 from nfd.core.names import KernelKind
+from nfd.limits.functions import (
+    KERNEL_ACTIVATIONS,
+    FunctionActivation,
+    function_moments,
+    kernel_activation,
+    resolved_degree,
+)
 
 # ---- Infinite-width kernels as Gram matrices: ``nfd.kernel``
 
@@ -68,6 +83,8 @@ _TABLED: dict[str, tuple[str, float]] = {
 _LARGEST = 1e150
 # Norms that differ by less, relatively, are one norm.
 _SAME = 1e-12
+# Of functions that are not 0 at 0, smaller norms count as this one: kernels change by 1e-11.
+_SMALL_NORM = 3e-6
 
 Array = NDArray[np.float64]
 
@@ -77,9 +94,13 @@ def kernel(
     X2: Any = None,
     *,
     kind: str = "nngp",
-    activation: str = "relu",
+    activation: str | Callable[[Tensor], Tensor] = "relu",
     horizon: float = 1.0,
     depth: float = math.inf,
+    input_variance: float = 1.0,
+    bias_variance: float = 0.0,
+    hidden_variance: float = 1.0,
+    output_variance: float = 1.0,
     return_error: bool = False,
     device: torch.device | str | None = None,
 ) -> Any:
@@ -93,27 +114,30 @@ def kernel(
     Args:
         X: ``[N, d]`` inputs; X2: ``[M, d]`` others, or None for X itself.
         kind: one of the three above.
-        activation: ``"relu"``, ``"tanh"``, ``"erf"``, ``"gelu"`` or ``"identity"``.
+        activation: ``"relu"``, ``"tanh"``, ``"erf"``, ``"gelu"``, ``"identity"``, ``"abs"``,
+            ``"leaky-relu"`` (0.01), ``"sin"``, ``"cos"``, or a function of PyTorch.
         horizon: T, above 0 and below 1,000.
         depth: infinite, or the number L of residual blocks.
+        input_variance, hidden_variance, output_variance: of the weights of the first layer, of
+            blocks and of the readout. bias_variance: of a bias of the first layer. Without one,
+            1-D inputs give relu a kernel of rank 2.
         return_error: also return the error of an entry, relative to ``sqrt(K(x, x) K(xbar,
             xbar))``: four times the largest seen between the nodes of the table, 1e-9 where there
-            is none. The rounding of cosines adds up to 1e-8 to the NTK of relu for inputs nearly
-            parallel.
+            is none. For a function it includes the error of its quadrature, about 1e-3 with kinks.
+            Rounding of cosines adds up to 1e-8 to the NTK of relu for inputs nearly parallel.
         device: where the matrix is computed; None for where X is, the CPU for arrays.
 
     Returns:
-        ``[N, M]`` float64 for inputs of any real type, as a NumPy array or tensor like the inputs,
-        and the error with ``return_error``. Inputs of zero norm have kernel 0 with all others.
-        Memory beyond the matrix is a few MiB. A warning shows that the error is above 1e-9 (tanh,
-        gelu: 1e-7).
+        ``[N, M]`` float64, as a NumPy array or tensor like the inputs, and the error with
+        ``return_error``. Tensors that require gradients get first derivatives. A warning shows
+        that the error is above 1e-9 (tanh, gelu: 1e-7).
 
-        Entries come from a table. Where it would need too many nodes (long horizons, norms that
-        differ by powers of ten), up to 262,144 of them are computed one by one.
+        Few entries are computed one by one, as are up to 262,144 where a table would need too many
+        nodes; others come from a table.
 
     Raises:
-        ValueError, TypeError: naming the argument; for inputs that carry a gradient, which the
-            result would not have; where neither a table nor single entries would do.
+        ValueError, TypeError: naming the argument; for gradients at inputs of zero norm; where
+            neither a table nor single entries would do, with the time that it would take.
 
     Source: Props. 2, 3 and 6; see ``nfd.limits.kernels``.
 
@@ -121,24 +145,170 @@ def kernel(
 
         K = nfd.kernel(x, kind="ntk", horizon=1.0)  # [8, 8]
     """
-    check_detached("X", X)
-    check_detached("X2", X2)
+    wanted = [_wants_gradient("X", X), _wants_gradient("X2", X2)]
     with undisturbed():
         first = checked_inputs("X", X, device)
         second = None if X2 is None else checked_inputs("X2", X2, first.device)
-        gram, _, error = gram_matrix(
-            first,
-            second,
-            kind=kind,
-            activation=activation,
-            horizon=horizon,
-            depth=depth,
-            slopes=False,
+        if wanted[0]:
+            first = X.to(first.device, torch.float64)
+        if wanted[1]:
+            second = X2.to(first.device, torch.float64)
+        variances = Variances(input_variance, bias_variance, hidden_variance, output_variance)
+        gram, error = variances.gram(
+            first, second, kind=kind, activation=activation, horizon=horizon, depth=depth
         )
-        result: Tensor | Array = gram if isinstance(X, Tensor) else gram.cpu().numpy()
+        is_tensor = isinstance(X, Tensor) or any(wanted)
+        result: Tensor | Array = gram if is_tensor else gram.cpu().numpy()
     if return_error:
         return result, error
     return result
+
+
+def _wants_gradient(name: str, value: Any) -> bool:
+    """Return whether the result shall carry the gradient of a tensor; forward mode is refused."""
+    with torch.no_grad():
+        check_detached(name, value)
+    return isinstance(value, Tensor) and value.requires_grad and torch.is_grad_enabled()
+
+
+class Variances:
+    """Variances of the weights of every layer, and of a bias of the first one."""
+
+    def __init__(self, inputs: float, bias: float, hidden: float, outputs: float) -> None:
+        self.inputs = check_real("input_variance", inputs, least=0.0)
+        self.bias = check_real("bias_variance", bias, least=0.0)
+        self.hidden = check_real("hidden_variance", hidden, above=0.0)
+        self.outputs = check_real("output_variance", outputs, above=0.0)
+
+    def gram(
+        self,
+        X: Tensor,
+        X2: Tensor | None,
+        *,
+        kind: str,
+        activation: Any,
+        horizon: float,
+        depth: Any,
+    ) -> tuple[Tensor, float]:
+        """Compute the Gram matrix, with a gradient if the inputs want one, and its error."""
+        time = check_horizon(horizon) * self.hidden
+        if not time < _LONGEST:
+            raise InputError(
+                f"horizon times hidden_variance must be below {_LONGEST:g}; got {time:g}."
+            )
+        if X2 is not None and X2.shape[1] != X.shape[1]:
+            raise InputError(f"X2 must have {X.shape[1]} features, as X has; got {X2.shape[1]}.")
+        rows = self._widened(X)
+        columns = None if X2 is None else self._widened(X2)
+        choice = Choice(kind, kernel_activation(activation), time, depth)
+        wants_gradient = rows.requires_grad or (columns is not None and columns.requires_grad)
+        if wants_gradient:
+            # It imports this module.
+            from nfd.limits.kernel_gradients import differentiable_gram
+
+            gram, error = differentiable_gram(choice, rows, columns)
+        else:
+            gram, _, error = choice.gram(rows, columns)
+        if self.outputs != 1:
+            gram = self.outputs * gram
+        return gram, error
+
+    def _widened(self, X: Tensor) -> Tensor:
+        """Return inputs over which the kernel of unit variances is that of these."""
+        features = X.shape[1]
+        if not self.bias:
+            return X if self.inputs == 1 else math.sqrt(self.inputs) * X
+        scaled = math.sqrt(self.inputs * (features + 1) / features) * X
+        constant = math.sqrt((features + 1) * self.bias)
+        return torch.cat([scaled, torch.full_like(X[:, :1], constant)], 1)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which kernel of which network: its kind, activation, horizon and depth."""
+
+    kind: str
+    act: Activation
+    horizon: float
+    depth: float
+
+    def __post_init__(self) -> None:
+        check_choice("kind", self.kind, KINDS)
+        check_depth(self.depth)
+        if _MOST_EVALUATIONS < self.depth < math.inf:
+            raise InputError(
+                f"depth must be at most {_MOST_EVALUATIONS:,}, as a kernel takes a step for each "
+                "block, or infinite, from which so deep a network differs by 1 / depth; got "
+                f"{self.depth:,}. Take depth=math.inf."
+            )
+
+    @property
+    def factor(self) -> float:
+        """The kernel over the solution of its equations."""
+        return _TABLED[self.kind][1]
+
+    @property
+    def least_norm(self) -> float:
+        """The norm that stands for smaller ones: above 0 where the function is not 0 at 0."""
+        at_zero = float(self.act.phi(torch.zeros(1, dtype=torch.float64)))
+        return _SMALL_NORM * min(1.0, math.sqrt(self.horizon)) * abs(at_zero)
+
+    def norms(self, X: Tensor) -> Tensor:
+        """``|x| / sqrt(d)`` of every input, [N], of at least the least norm."""
+        return _norms(X).clamp_min(self.least_norm)
+
+    def equations(self, low: float, high: float) -> Equations:
+        """Return the equations for norms of this range."""
+        tabled_kind, _ = _TABLED[self.kind]
+        return Equations(
+            self.act.name,
+            tabled_kind,
+            self.horizon,
+            self.depth,
+            low,
+            high,
+            self.act if self.act.name not in KERNEL_ACTIVATIONS else None,
+        )
+
+    def gram(
+        self, X: Tensor, X2: Tensor | None, *, slopes: bool = False
+    ) -> tuple[Tensor, Tensor | None, float]:
+        """Compute the Gram matrix, its derivative in T if ``slopes``, and the relative error."""
+        if not isinstance(self.act, FunctionActivation):
+            return _gram_of(self, X, X2, slopes)
+        coarse, fine = self.series(X, X2)
+        before, _, _ = _gram_of(coarse, X, X2, False)
+        K, dK_dT, error = _gram_of(fine, X, X2, slopes)
+        rows = fine.sizes(X)
+        columns = rows if X2 is None else fine.sizes(X2)
+        scale = (rows[:, None] * columns).clamp_min(1e-300)
+        change = ((K - before).abs() / scale).max() if K.numel() else torch.zeros(())
+        return K, dK_dT, error + _SAFETY * float(change)
+
+    def series(self, X: Tensor, X2: Tensor | None) -> tuple[Choice, Choice]:
+        """Return the same with a function's series of two degrees, of which one is twice the other.
+
+        The smaller one is complete, or the last that is tried.
+        """
+        assert isinstance(self.act, FunctionActivation)
+        if self.kind == "ntk" and self.act.jump is not None:
+            raise InputError(
+                f"activation {self.act.name} jumps near {self.act.jump:.2g}, where its slope is "
+                "infinite: it has no NTK. Take kind='nngp', or a function that is continuous."
+            )
+        norms = self.norms(X if X2 is None else torch.cat([X, X2]))
+        degree = resolved_degree(self.act, range_of(norms), self.horizon)
+        coarse = self.act.of_degree(degree)
+        return replace(self, act=coarse), replace(self, act=coarse.finer())
+
+    def sizes(self, X: Tensor) -> Tensor:
+        """Compute ``sqrt(K(x, x))`` row by row."""
+        norms = self.norms(X)
+        equations = self.equations(*range_of(norms))
+        if equations.tabled(len(X)):
+            return math.sqrt(self.factor) * table(equations).to(X.device).sizes(norms)
+        values = equations.pairs(norms, norms, torch.ones_like(norms), slopes=False)
+        return (self.factor * values).sqrt()
 
 
 def gram_matrix(
@@ -152,28 +322,20 @@ def gram_matrix(
     slopes: bool,
 ) -> tuple[Tensor, Tensor | None, float]:
     """Compute the Gram matrix, its derivative in T if ``slopes``, and the relative error bound."""
-    kind = check_choice("kind", kind, KINDS)
-    activation = check_choice("activation", activation, ACTIVATIONS)
-    horizon = check_horizon(horizon)
-    depth = check_depth(depth)
-    if _MOST_EVALUATIONS < depth < math.inf:
-        raise InputError(
-            f"depth must be at most {_MOST_EVALUATIONS:,}, as a kernel takes a step for each "
-            "block, or infinite, from which so deep a network differs by 1 / depth; got "
-            f"{depth:,}. Take depth=math.inf."
-        )
+    choice = Choice(kind, kernel_activation(activation), check_horizon(horizon), depth)
     if X2 is not None and X2.shape[1] != X.shape[1]:
         raise InputError(f"X2 must have {X.shape[1]} features, as X has; got {X2.shape[1]}.")
-    rows = (X, _norms(X))
-    if X2 is None:
-        columns = rows
-        pairs = len(X) * (len(X) + 1) // 2
-    else:
-        columns = (X2, _norms(X2))
-        pairs = len(X) * len(X2)
-    solved_kind, factor = _TABLED[kind]
-    low, high = _range(torch.cat([rows[1], columns[1]]))
-    equations = Equations(activation, solved_kind, horizon, depth, low, high)
+    return choice.gram(X, X2, slopes=slopes)
+
+
+def _gram_of(
+    choice: Choice, X: Tensor, X2: Tensor | None, slopes: bool
+) -> tuple[Tensor, Tensor | None, float]:
+    """Compute the Gram matrix of a choice whose function has a degree."""
+    rows = (X, choice.norms(X))
+    columns = rows if X2 is None else (X2, choice.norms(X2))
+    pairs = len(X) * (len(X) + 1) // 2 if X2 is None else len(X) * len(columns[0])
+    equations = choice.equations(*range_of(torch.cat([rows[1], columns[1]])))
     if equations.tabled(pairs):
         kernel_table = table(equations).to(X.device)
         error = kernel_table.error
@@ -183,12 +345,12 @@ def gram_matrix(
         error = _ONE_BY_ONE
         values = partial(equations.block, slopes=False)
         derivatives = partial(equations.block, slopes=True)
-    K = _assembled(values, rows, columns).mul_(factor)
-    _check_range(K, horizon)
+    K = _assembled(values, rows, columns).mul_(choice.factor)
+    _check_range(K, choice.horizon)
     if not slopes:
         return K, None, error
-    dK_dT = _assembled(derivatives, rows, columns).mul_(factor)
-    _check_range(dK_dT, horizon)
+    dK_dT = _assembled(derivatives, rows, columns).mul_(choice.factor)
+    _check_range(dK_dT, choice.horizon)
     return K, dK_dT, error
 
 
@@ -202,12 +364,10 @@ def _check_range(K: Tensor, horizon: float) -> None:
 
 def diagonal(X: Tensor, *, kind: str, activation: str, horizon: float, depth: float) -> Tensor:
     """Compute ``K(x, x)`` row by row."""
-    norms = _norms(X)
-    solved_kind, factor = _TABLED[check_choice("kind", kind, KINDS)]
-    equations = Equations(activation, solved_kind, check_horizon(horizon), depth, *_range(norms))
-    if equations.tabled(len(X)):
-        return factor * table(equations).to(X.device).sizes(norms).square()
-    return factor * equations.pairs(norms, norms, torch.ones_like(norms), slopes=False)
+    choice = Choice(kind, kernel_activation(activation), check_horizon(horizon), depth)
+    if isinstance(choice.act, FunctionActivation):
+        _, choice = choice.series(X, None)
+    return choice.sizes(X).square()
 
 
 def _assembled(
@@ -223,8 +383,8 @@ def _assembled(
     X2, norms2 = columns
     gram = X.new_empty(len(X), len(X2))
     symmetric = X is X2
-    unit = _directions(X, norms)
-    unit2 = _directions(X2, norms2)
+    unit = input_directions(X, norms)
+    unit2 = input_directions(X2, norms2)
     parallel = 1 - _ROUNDING - _ROUNDING_GROWS * math.sqrt(X.shape[1])
     height = max(1, _BLOCK // max(len(X2), 1))
     for top in range(0, len(X), height):
@@ -244,7 +404,7 @@ def _assembled(
     return gram
 
 
-def _directions(X: Tensor, norms: Tensor) -> Tensor:
+def input_directions(X: Tensor, norms: Tensor) -> Tensor:
     """Inputs over their length; zero where it is zero."""
     return X / (torch.where(norms > 0, norms, 1.0)[:, None] * math.sqrt(X.shape[1]))
 
@@ -272,7 +432,7 @@ def _norms(X: Tensor) -> Tensor:
     return length / math.sqrt(X.shape[1])
 
 
-def _range(norms: Tensor) -> tuple[float, float]:
+def range_of(norms: Tensor) -> tuple[float, float]:
     """Return the range of the positive norms; both ends are one number where all agree.
 
     It is rounded outward, so that similar data share a table.
@@ -297,7 +457,8 @@ def _range(norms: Tensor) -> tuple[float, float]:
 # over their diagonal. It is wider where more digits cost many more nodes.
 _TOLERANCE = 2e-11
 _WIDER = {"tanh": 3e-9, "gelu": 3e-9}
-ACCURACY = {"relu": 1e-9, "erf": 1e-9, "identity": 1e-9, "tanh": 1e-7, "gelu": 1e-7}
+_ACCURACY = 1e-9
+ACCURACY = {"tanh": 1e-7, "gelu": 1e-7}
 # How many nodes are tried.
 _COSINES = (33, 65, 129, 257)
 _NORMS = (5, 9, 17, 33, 65, 129)
@@ -316,6 +477,12 @@ _LARGE = 2**17
 # The error of pairs solved one by one: 3e-10 was the largest difference between pairs solved by
 # themselves and among others (erf, T = 900).
 _ONE_BY_ONE = 1e-9
+# So many pairs of inputs are solved one by one without a look at a table, times the horizon where
+# that is above 1, up to a factor of 10. Slices of a table take as many or more.
+_FEW = 2**11
+_LONG = 10.0
+# Slices take fewer variances, and a function's series costs most for each of them.
+_WEIGHT_OF_FUNCTION = 4.0
 # So many pairs of inputs are solved one by one where no table is of use.
 _SOLVED = 2**18
 # The tail of a table of use; errors were 0.4 to 400 times the tail.
@@ -328,6 +495,8 @@ _MANY = 1000
 _SEARCH = 2e7
 # The same of a whole table, or of all pairs: one to three minutes.
 _WORK = 2e9
+# What one entry of one evaluation takes: 0.04 (erf) to 0.1 (gelu) microseconds of a core.
+_SECONDS = 7e-8
 # The stated error over the largest one seen between the nodes.
 _SAFETY = 4.0
 # What the last terms of an expansion may hold together, relative to the kernel.
@@ -384,7 +553,7 @@ class Table:
         coefficients = sheet
         if len(self.norms) > 1:
             coefficients = self._weights(norms) @ sheet @ self._weights(norms2).T
-        scaled = _evaluated(coefficients, x)
+        scaled = chebyshev_value(coefficients, x)
         return scaled.mul_(self.sizes(norms)[:, None]).mul_(self.sizes(norms2))
 
     def _weights(self, norms: Tensor) -> Tensor:
@@ -394,7 +563,7 @@ class Table:
         """
         if len(self.norms) == 1:
             return torch.ones_like(norms)[:, None]
-        return _barycentric(norms.clamp_min(float(self.norms.min())).log(), self.norms.log())
+        return barycentric_weights(norms.clamp_min(float(self.norms.min())).log(), self.norms.log())
 
 
 def check_horizon(horizon: float) -> float:
@@ -441,11 +610,18 @@ class Equations:
     depth: float
     low: float
     high: float
+    # None for the activation of this name.
+    function: Activation | None = None
+
+    @property
+    def act(self) -> Activation:
+        """The activation."""
+        return self.function or kernel_activation(self.name)
 
     @property
     def scales(self) -> bool:
         """Whether the norms only scale."""
-        return self.name in ("relu", "identity")
+        return self.act.scales
 
     @property
     def kernels(self) -> int:
@@ -465,7 +641,7 @@ class Equations:
 
     def solved(self, norms: Tensor, cosines: Tensor) -> Flowed:
         """Solve for the kernel at all pairs of norms and cosines."""
-        return flowed(activation(self.name), self.kind, norms, cosines, self.horizon, self.depth)
+        return flowed(self.act, self.kind, norms, cosines, self.horizon, self.depth)
 
     def nodes_of_norms(self, count: int) -> Tensor:
         """Chebyshev's extrema in the logarithm of the norm, [count]; one norm where all agree."""
@@ -483,6 +659,8 @@ class Equations:
         Raises:
             InputError: where a table would be of no use, and they are too many to be solved.
         """
+        if pairs <= min(self._few(), _SOLVED):
+            return False
         nodes = needed_nodes(self)
         most = int(_WORK / (nodes.effort * self.kernels))
         is_affordable = nodes.pairs <= most
@@ -491,13 +669,14 @@ class Equations:
         most = min(_SOLVED, most)
         if pairs <= most:
             return False
+        entry = nodes.effort * self.kernels
         is_of_use = nodes.tail <= _ROUGH
         if is_affordable and is_of_use:
             return True
         if is_of_use:
             reason = (
                 f"is too much work for a table: its {nodes.pairs:,} nodes would take "
-                f"{nodes.effort:,.0f} evaluations each"
+                f"{nodes.effort:,.0f} evaluations each, {_duration(nodes.pairs * entry)}"
             )
         else:
             reason = (
@@ -507,9 +686,27 @@ class Equations:
         raise InputError(
             f"The {self.kind} kernel of {self.name} at horizon {self.horizon:g} for norms from "
             f"{self.low:.2g} to {self.high:.2g} {reason}. Of {pairs:,} pairs of inputs up to "
-            f"{most:,} are computed one by one. Take blocks of at most {math.isqrt(most)} rows of "
-            "X and X2, similar norms, or a shorter horizon."
+            f"{most:,} are computed one by one; all would take "
+            f"{_duration(pairs * entry)}. Take blocks of at most {math.isqrt(most)} rows of X and "
+            "X2, similar norms, or a shorter horizon."
         )
+
+    def _few(self) -> int:
+        """Return how many pairs are solved at once, as slices of a table would cost more.
+
+        Long horizons need large tables, if any.
+        """
+        if self.scales or self.low == self.high:
+            return 0
+        weight = 1.0
+        if isinstance(self.act, FunctionActivation):
+            weight = _WEIGHT_OF_FUNCTION
+        elif self.name == "tanh":
+            one = torch.ones(1, dtype=torch.float64)
+            pair = torch.zeros(1, dtype=torch.long)
+            rates = Rates(self.act, self.kind == "ntk", pair, pair, self.high * one, self.horizon)
+            weight = rates.weight(one)
+        return int(_FEW * min(max(self.horizon, 1.0), _LONG) / weight)
 
     def block(self, norms: Tensor, norms2: Tensor, cosine: Tensor, slopes: bool) -> Tensor:
         """Solve the equations for every entry of the kernel [N, M], or of its derivative in T."""
@@ -537,7 +734,7 @@ class Equations:
         first_place, second_place = places.view(2, -1)
         with threads(1):
             values, derivatives, _ = solve_pairs(
-                activation(self.name),
+                self.act,
                 self.kind,
                 norms,
                 first_place,
@@ -548,6 +745,16 @@ class Equations:
             )
         result[is_positive] = (derivatives if slopes else values).to(result)
         return result
+
+
+def _duration(work: float) -> str:
+    """Say about how long so many entries times evaluations take on one core."""
+    seconds = work * _SECONDS
+    if seconds < 90:
+        return f"about {max(seconds, 1):.0f} seconds"
+    if seconds < 5400:
+        return f"about {seconds / 60:.0f} minutes"
+    return f"about {seconds / 3600:,.0f} hours"
 
 
 @lru_cache(maxsize=128)
@@ -657,7 +864,7 @@ def table(equations: Equations) -> Table:
         slopes = _shortened(at.slopes)
         untested = Table(values, slopes, at.sizes.log(), norms, equations.scales, equations.angular)
         error = _SAFETY * _error_between(untested, equations, nodes.cosines) + _INTEGRATION
-    accuracy = ACCURACY[equations.name]
+    accuracy = ACCURACY.get(equations.name, _ACCURACY)
     if error > accuracy:
         warnings.warn(
             f"The {equations.kind} kernel of {equations.name} at horizon {equations.horizon:g} for "
@@ -687,7 +894,7 @@ def _error_between(untested: Table, equations: Equations, cosines: int) -> float
     return float(error.abs().max())
 
 
-def _evaluated(coefficients: Tensor, x: Tensor) -> Tensor:
+def chebyshev_value(coefficients: Tensor, x: Tensor) -> Tensor:
     """Evaluate ``sum_r coefficients[r] T_r(x)`` by Clenshaw's recurrence.
 
     ``coefficients`` [R, ...] broadcast against ``x``.
@@ -707,7 +914,7 @@ def _evaluated(coefficients: Tensor, x: Tensor) -> Tensor:
     return older.addcmul_(x, newer).add_(coefficients[0])
 
 
-def _barycentric(points: Tensor, nodes: Tensor) -> Tensor:
+def barycentric_weights(points: Tensor, nodes: Tensor) -> Tensor:
     """Return weights ``[N, A]`` that interpolate between Chebyshev extrema, sorted either way."""
     w = torch.ones_like(nodes)
     w[1::2] = -1
@@ -880,11 +1087,14 @@ class Rates:
         self.norms = norms
         self.horizon = horizon
         largest = float(norms.max()) ** 2 + horizon
-        self.kinked = act.name == "relu" or (act.name == "gelu" and largest > _KINKED_FROM)
+        self.kinked = act.kinked or (act.name == "gelu" and largest > _KINKED_FROM)
         self.moments: Moments = ClosedMoments(act, tangent)
         if act.name == "tanh":
             # |phi| < 1, so that ``largest`` is the largest variance.
             self.moments = series_moments(act.name, tangent, float(norms.min()) ** 2, largest)
+        elif isinstance(act, FunctionActivation):
+            ends = float(norms.min()), float(norms.max())
+            self.moments = function_moments(act, tangent, *ends, horizon)
 
     def weight(self, cosines: Tensor) -> float:
         """Return what an evaluation costs an entry, in evaluations of closed moments."""
@@ -1097,7 +1307,7 @@ class SeriesMoments:
     def __call__(
         self, variances: Tensor, first: Tensor, second: Tensor, cosines: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        weights = _barycentric(variances.clamp_min(_LINEAR).log(), self.log_variances)
+        weights = barycentric_weights(variances.clamp_min(_LINEAR).log(), self.log_variances)
         # At the cosine 1 all polynomials are 1.
         parallel = weights @ self.ratios.sum(0)
         growth = (parallel * weights).sum(1)
@@ -1122,7 +1332,7 @@ class SeriesMoments:
                 row.copy_((half @ weights.T)[first, second])
             else:
                 row.copy_((half[first] * weights[second]).sum(1))
-        return _evaluated(coefficients.view(len(sheet), *[1] * (y.dim() - 1), -1), y)
+        return chebyshev_value(coefficients.view(len(sheet), *[1] * (y.dim() - 1), -1), y)
 
     def weight(self, cosines: float) -> float:
         terms = len(self.ratios) * (2 if self.tangent else 1)
@@ -1133,7 +1343,7 @@ class SeriesMoments:
 def series_moments(name: str, tangent: bool, low: float, high: float) -> SeriesMoments:
     """Tabulate the moments of tanh for variances from ``low`` to ``high``."""
     low = max(low, _LINEAR)
-    coefficients = _hermite_coefficients(activation(name), high)
+    coefficients = _hermite_coefficients(network_activation(name), high)
     for count in _VARIANCES:
         spread = 0.5 * math.log(high / low)
         nodes = 0.5 * math.log(low * high) + spread * _extrema(count)

@@ -62,6 +62,8 @@ class Solution:
         Sigma, Theta: ``E[phi(h_t) phi(h_t)']`` and ``E[g_t g_t']`` at every grid time, [L+1, K, K].
         diverged_at: the first step at which an output of a replicate diverged, or None. Numbers are
             not-a-number from there on.
+        probe_outputs, probe_outputs_stderr: outputs for ``probes`` after the last update, [N]; None
+            without them. Sigma and Theta then hold the probes after the samples, [L+1, K+N, K+N].
 
     Example::
 
@@ -74,12 +76,15 @@ class Solution:
     Sigma: Tensor = field(repr=False)
     Theta: Tensor = field(repr=False)
     diverged_at: int | None
+    probe_outputs: Tensor | None = None
+    probe_outputs_stderr: Tensor | None = None
 
 
 def solve_nfd(
     inputs: Any,
     targets: Any,
     *,
+    probes: Any = None,
     grid: int = 64,
     horizon: float = 1.0,
     activation: str = "tanh",
@@ -96,11 +101,12 @@ def solve_nfd(
 
     Args:
         inputs: ``[K, d]``; targets: ``[K]``.
+        probes: ``[N, d]``, other inputs, whose outputs after the last update are given too.
         grid: L, steps of size tau = T / L.
         horizon: T > 0.
         activation: as in ``nfd.ResNet``.
         eta_c: learning rate.
-        particles: M, more than K.
+        particles: M, more than K + N.
         replicates: independent solutions, for the standard errors.
         seed: of everything random.
         eq5_term: add the terms of order tau^2 that Eq. 5 and Eq. 15 print.
@@ -119,10 +125,12 @@ def solve_nfd(
     """
     check_detached("inputs", inputs)
     check_detached("targets", targets)
+    check_detached("probes", probes)
     with undisturbed():
         return _solved(
             inputs,
             targets,
+            probes,
             grid=grid,
             horizon=horizon,
             activation=activation,
@@ -138,6 +146,7 @@ def solve_nfd(
 def _solved(
     inputs: Any,
     targets: Any,
+    probes: Any,
     *,
     grid: int,
     horizon: float,
@@ -150,7 +159,12 @@ def _solved(
     device: torch.device | str,
 ) -> Solution:
     """Do the work of ``solve_nfd``, inside of ``undisturbed()``."""
-    x, y = _samples(inputs, targets, check_device(device))
+    place = check_device(device)
+    x, y = _samples(inputs, targets, place)
+    trained = len(x)
+    if probes is not None:
+        x = torch.cat([x, _probes(probes, x)])
+        y = torch.cat([y, y.new_zeros(len(x) - trained)])
     eq5_term = check_flag("eq5_term", eq5_term)
     particles = check_count("particles", particles)
     grid = check_count("grid", grid)
@@ -167,6 +181,7 @@ def _solved(
         replicate = Particles(
             x,
             y,
+            trained=trained,
             L=grid,
             T=check_real("horizon", horizon, above=0.0),
             act=activations.activation(activation),
@@ -179,12 +194,15 @@ def _solved(
         summaries.append(replicate.summary())
     outputs, Sigma, Theta = (torch.stack(column) for column in zip(*summaries, strict=True))
     diverged_steps = outputs.isnan().any(0).nonzero()
+    of_probes = outputs[:, trained:]
     return Solution(
-        outputs.mean(0),
-        stderr(outputs),
+        outputs[:, :trained].mean(0),
+        stderr(outputs[:, :trained]),
         Sigma.mean(0),
         Theta.mean(0),
-        int(diverged_steps[0]) if len(diverged_steps) else None,
+        min(trained, int(diverged_steps[0])) if len(diverged_steps) else None,
+        None if probes is None else of_probes.mean(0),
+        None if probes is None else stderr(of_probes),
     )
 
 
@@ -202,6 +220,14 @@ def _samples(inputs: Any, targets: Any, place: torch.device) -> tuple[Tensor, Te
             "them."
         )
     return x, y
+
+
+def _probes(probes: Any, x: Tensor) -> Tensor:
+    """Return probes [N, d], checked, like inputs x [K, d]."""
+    others = check_finite("probes", check_numbers("probes", probes).to(x))
+    if others.dim() != 2 or not len(others) or others.shape[1] != x.shape[1]:
+        raise InputError(f"probes must be [N, {x.shape[1]}], as inputs; got {list(others.shape)}.")
+    return others
 
 
 def _check_particles(x: Tensor, particles: int, grid: int, eq5_term: bool) -> None:
@@ -240,6 +266,7 @@ class Particles:
         x: Tensor,
         y: Tensor,
         *,
+        trained: int,
         L: int,
         T: float,
         act: Activation,
@@ -250,6 +277,8 @@ class Particles:
     ) -> None:
         self.x = x
         self.y = y
+        # So many samples make an update; those after them are only looked at.
+        self.trained = trained
         self.L = L
         self.tau = T / L
         self.act = act
@@ -298,7 +327,8 @@ class Particles:
                 self.diverged_at = k
                 return
             self.h_T[k] = self.h[self.L]
-            self.Lp[k] = self.outputs[k] - self.y[k]
+            if k < self.trained:
+                self.Lp[k] = self.outputs[k] - self.y[k]
             self._backward(k)
 
     def _forward(self, k: int) -> None:

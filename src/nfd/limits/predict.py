@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import dataclass, fields, replace
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, get_args
 
 import torch
@@ -30,7 +30,6 @@ from nfd.core.errors import InputError
 from nfd.core.estimates import (
     Interval,
     Magnitude,
-    combined,
     magnitude,
     rms,
     share,
@@ -43,15 +42,37 @@ from nfd.core.names import MOST, WIDEST, NetworkWeights
 from nfd.core.random import derive
 from nfd.families.family import Family, as_family
 from nfd.families.member import Member
+from nfd.families.network import ResNet
+from nfd.limits.control import (
+    Samples,
+    exact_kernels,
+    small_member,
+    starts_at_zero,
+    tangent_rates,
+    without_first_outputs,
+)
+from nfd.limits.in_width import PARTS, Estimates, at_infinite_width
 from nfd.limits.predict_page import prediction_answer, prediction_sections
+from nfd.limits.probes import (
+    PROBE_OUTPUTS,
+    InputOutputs,
+    Kernels,
+    Probing,
+    StreamKernels,
+    TrainedKernels,
+    check_has_kernels,
+    check_rows,
+    checked_kernels,
+)
 from nfd.report.shown import Shown
 from nfd.runs.seeds import check_seeds_differ
 from nfd.runs.sweep import Sweep, as_sweep
-from nfd.runs.task import Batch, Task, as_task
+from nfd.runs.task import Batch, Task, as_task, inputs_of
 from nfd.runs.trial import Curves, Observation, Observer, Step, Trial
 from nfd.scaling.base import MakeModel
 from nfd.scaling.optimizers import names_where
 from nfd.scaling.rules import MAX_RATE, check_limit
+from nfd.scaling.samples import shape_of, tensors_in
 from nfd.store import Record
 
 if TYPE_CHECKING:
@@ -80,6 +101,10 @@ _HOPELESS = 4
 _BENT = 16
 # So many pairs of networks show the bias of resolution.
 _PAIRS = 4
+# The curves of outputs for other inputs, and the fields of ``Prediction`` that hold their limit.
+_EVAL_OUTPUTS = "eval_outputs"
+# So many outputs for evaluation batches are kept of a network: 16 MiB.
+_MOST_OUTPUTS = 2**22
 
 
 @undisturbed()
@@ -94,6 +119,8 @@ def predict(
     weights: NetworkWeights | None = None,
     rtol: float | None = None,
     outputs: bool = False,
+    probes: Any = None,
+    kernels: bool | Kernels = False,
     blocks: str | Sequence[str] | None = None,
     roles: Mapping[str, str] | None = None,
     seed: int = 0,
@@ -106,9 +133,9 @@ def predict(
 
         loss = loss(n) - bias,    bias = (loss(n / r) - loss(n)) / (r - 1).
 
-    Standard errors come from the spread over seeds. For infinite depth L is doubled from the base's
-    until ``2 loss_2L - loss_L`` changes by less than ``rtol``. Up to one network in eight that
-    diverges is left out, and ``note`` has the share: numbers are of the remaining networks.
+    For infinite depth L is doubled from the base's until ``2 loss_2L - loss_L`` changes by less
+    than ``rtol``. Up to one network in eight that diverges is left out, and ``note`` has the share:
+    numbers are of the remaining networks.
 
     Example::
 
@@ -126,14 +153,15 @@ def predict(
         width: n, a multiple of the base's width; by default 1,024 or the next multiple.
         replicates: how many networks are averaged, R.
         weights: ``"structured"``, ``"deferred"`` or ``"dense"`` (``nfd.defer``). By default
-            structured under optimizers that act on whole matrices (SGD, Muon) and dense under all
-            other ones.
+            structured under SGD and Muon, and dense under others.
         rtol: the relative standard error that you want; R is doubled until it is met, up to 1,024.
             At infinite depth also how far the last doubling may move losses, by default 0.01.
-        outputs: also give the outputs of every step.
+        outputs: also give the outputs of every step, and of evaluation batches.
+        probes: other inputs, whose outputs are given too.
+        kernels: also give kernels of the probes in training; True, or ``nfd.Kernels(...)``.
         blocks, roles: as in ``nfd.plan``.
         seed: of the networks. Predictions with one seed share them, and their luck: differences are
-            paired. Pass other seeds for independent predictions.
+            paired.
         sweep: where networks are trained and kept.
 
     Returns:
@@ -167,9 +195,12 @@ def predict(
     depths = _depths_of(family, depth)
     if depth == math.inf:
         family = family.along_one_path(depths[1])
-    outputs = check_flag("outputs", outputs)
+    observe = list[Observer]()
+    if check_flag("outputs", outputs):
+        observe += [Outputs(), *_of_eval_batches(task)]
+    observe += _of_probes(family, task, kind, depths[0], probes, kernels)
     with as_sweep(sweep) as opened:
-        ensembles = Ensembles(family, task, lr, kind, seed, opened, outputs=outputs)
+        ensembles = Ensembles(family, task, lr, kind, seed, opened, observe)
         pair = _trained(ensembles, widths, depths, count, rtol)
         return Prediction(
             **_estimates(pair),
@@ -187,17 +218,61 @@ def predict(
         )
 
 
+def _of_eval_batches(task: Task) -> list[Observer]:
+    """Return what observes outputs for evaluation batches; nothing where their shapes differ."""
+    samples = [inputs for inputs, _ in task.eval_batches]
+    shapes = {tuple(part.shape[1:] for part in tensors_in(sample)) for sample in samples}
+    if len(shapes) != 1:
+        return []
+    return [InputOutputs(_EVAL_OUTPUTS, samples, _MOST_OUTPUTS)]
+
+
+def _of_probes(
+    family: Family,
+    task: Task,
+    weights: NetworkWeights,
+    depth: int,
+    probes: Any,
+    kernels: bool | Kernels,
+) -> list[Observer]:
+    """Return what observes probes in networks whose smallest depth is ``depth``."""
+    wanted = checked_kernels(kernels, depth, task.steps)
+    if probes is None:
+        if wanted is not None:
+            raise InputError("kernels are of probes=..., inputs as those of a batch; got none.")
+        return []
+    inputs = inputs_of("probes", probes)
+    if wanted is None:
+        return [InputOutputs(PROBE_OUTPUTS, [inputs])]
+    member = small_member(family, depth)
+    net = check_has_kernels(member, weights)
+    if not isinstance(inputs, Tensor) or inputs.shape[1:] != (net.in_features,):
+        raise InputError(
+            f"probes must be [N, {net.in_features}], as the inputs of the network; got "
+            f"{shape_of(inputs)}."
+        )
+    check_rows(wanted, inputs, net.out_features)
+    return [StreamKernels(inputs, wanted, tangent_rates(member))]
+
+
 def _estimates(pair: _Pair) -> dict[str, Any]:
-    """Return losses, evaluation loss and outputs of the limit, by the fields of ``Prediction``."""
+    """Return losses, outputs and kernels of the limit, by the fields of ``Prediction``."""
     fields: dict[str, Any] = {}
-    for part, values in pair.parts("losses").items():
+    for part, values in pair.parts(pair.samples("losses")).items():
         fields[_name(part)] = values
     if pair.ensembles.task.eval_batches:
-        judged = pair.parts("judged")
+        judged = pair.parts(pair.samples("judged"))
         fields["eval_loss_replicates"] = judged.pop("replicates")[:, 0]
         fields["eval_row"] = {part: float(value) for part, value in judged.items()}
-    if pair.ensembles.observe:
+    held = pair.wide.at(pair.limit.depths[-1]).curves
+    if "outputs" in held:
         fields["outputs"], fields["outputs_stderr"] = pair.outputs
+    for name in (_EVAL_OUTPUTS, PROBE_OUTPUTS):
+        if name in held:
+            fields[name] = pair.outputs_of_inputs(name)
+    for observer in pair.ensembles.observe:
+        if isinstance(observer, StreamKernels):
+            fields["kernels"] = pair.kernels(observer)
     return fields
 
 
@@ -278,30 +353,46 @@ class _Pair:
         """The factor by which the wide networks are wider."""
         return self.widths[0] / self.widths[1]
 
-    def parts(self, name: str) -> dict[str, Tensor]:
-        """Return what ``limit_losses`` finds of the losses under this name.
-
-        Replicates that were left out are not-a-number.
-        """
+    def samples(self, name: str) -> Samples:
+        """Return what the networks that make the answer hold under this name."""
         used = self.used
         coarse = self.limit.before(self.wide.at, name)
-        if coarse is not None:
-            coarse = coarse[used]
         shortened = None
         if self.exact is not None:
             shortened = _shortened(self.narrow, self.exact, self.paired, name)
-        parts = limit_losses(
+        return Samples(
             self.wide.of(name)[used],
             self.narrow.of(name)[used],
+            None if coarse is None else coarse[used],
+            shortened,
+        )
+
+    def parts(self, samples: Samples) -> dict[str, Tensor]:
+        """Return what ``at_infinite_width`` finds of samples.
+
+        Replicates that were left out are not-a-number.
+        """
+        parts = at_infinite_width(
+            samples.wide,
+            samples.narrow,
             self.ratio,
-            coarse=coarse,
-            shortened=shortened,
+            coarse=samples.coarse,
+            shortened=samples.shortened,
             bend=min(1.0, _BENT / self.widths[1]),
         )
         of_used = parts["replicates"]
-        parts["replicates"] = of_used.new_full((len(used), of_used.shape[1]), math.nan)
+        used = self.used
+        parts["replicates"] = of_used.new_full((len(used), *of_used.shape[1:]), math.nan)
         parts["replicates"][used] = of_used
         return parts
+
+    def estimates(self, samples: Samples, exact: Tensor | None = None) -> Estimates:
+        """Return estimates from samples; ``exact`` is what was subtracted from them."""
+        parts = self.parts(samples)
+        if exact is not None:
+            for part in ("value", "low", "high", "replicates"):
+                parts[part] = parts[part] + exact
+        return Estimates(**{field.name: parts[field.name] for field in fields(Estimates)})
 
     @property
     def outputs(self) -> tuple[Tensor, Tensor]:
@@ -311,6 +402,39 @@ class _Pair:
         narrow = self.narrow.of("outputs")[self.used]
         mean = (1 + lever) * wide.mean(0) - lever * narrow.mean(0)
         return mean, ((1 + lever) * stderr(wide)).hypot(lever * stderr(narrow))
+
+    def outputs_of_inputs(self, name: str) -> Estimates:
+        """Return the outputs [updates + 1, N, ...] for probes or evaluation batches."""
+        samples = self.samples(name)
+        if starts_at_zero(self.ensembles.family):
+            samples = without_first_outputs(samples)
+        return self.estimates(samples)
+
+    def kernels(self, observer: StreamKernels) -> TrainedKernels:
+        """Return the kernels of probes, with those before training as they are known."""
+        family = self.ensembles.family
+        deepest = self.limit.depths[-1]
+        depth = math.inf if self.limit.extrapolated else deepest
+        exact = exact_kernels(family, self.ensembles.task, observer, depth, deepest)
+        kernels = dict[str, Estimates]()
+        for name in observer.kernel_names:
+            samples = self.samples(name)
+            if exact is None:
+                kernels[name] = self.estimates(samples)
+            else:
+                moved = samples.mapped(partial(observer.moved, name))
+                kernels[name] = self.estimates(moved, exact[name])
+        net = small_member(family, deepest).net
+        assert isinstance(net, ResNet)
+        assert observer.kernels.times is not None
+        return TrainedKernels(
+            features=kernels["features"],
+            gradients=kernels["gradients"],
+            streams=kernels["streams"],
+            tangent=kernels.get("tangent"),
+            times=torch.linspace(0, net.horizon, observer.kernels.times, dtype=torch.float64),
+            steps=tuple(observer.steps),
+        )
 
     @property
     def notes(self) -> list[str]:
@@ -447,7 +571,8 @@ class Prediction(Shown):
         loss_replicates: [replicates, steps], the losses of the limit by single replicates: their
             mean is ``loss``. docs/api/limits.md says how to compare two predictions by them.
         outputs, outputs_stderr: [steps, batch, C], the mean outputs before every step and their
-            standard errors, where they were asked for; else None.
+            standard errors, or None. ``eval_outputs``, ``probe_outputs``: ``nfd.Estimates``
+            [steps + 1, N, C] for evaluation inputs and probes. ``kernels``: ``nfd.TrainedKernels``.
         eval_row: the mean evaluation loss after the last step, as a row of ``table``; None without
             evaluation data. ``eval_loss`` is its value, ``eval_interval`` its interval.
         eval_loss_replicates: [replicates], as ``loss_replicates``.
@@ -456,9 +581,8 @@ class Prediction(Shown):
         extrapolated: whether they were; otherwise all numbers are of the last of ``depths``.
         width, replicates: of the wide networks.
         narrow_width: of the networks that estimate the bias.
-        converged: at infinite depth, whether the last doubling of the depth moved the extrapolated
-            losses by less than ``rtol``, and noise is small enough to see it. At a finite depth it
-            is True unless training diverged.
+        converged: at infinite depth, whether the last doubling of the depth moved the losses by
+            less than ``rtol``, beyond noise; else True unless training diverged.
         weights: "structured", "deferred" or "dense".
         seconds: time of the prediction.
         seed: of its networks.
@@ -496,6 +620,9 @@ class Prediction(Shown):
     eval_loss_replicates: Tensor | None = None
     outputs: Tensor | None = None
     outputs_stderr: Tensor | None = None
+    eval_outputs: Estimates | None = None
+    probe_outputs: Estimates | None = None
+    kernels: TrainedKernels | None = None
     seed: int = 0
 
     @property
@@ -569,10 +696,10 @@ class Limit:
 
     def of(self, ensemble_at: Callable[[int], Ensemble], name: str = "losses") -> Tensor:
         """Return the limit of what ensembles at depths hold under this name."""
-        deep: Tensor = getattr(ensemble_at(self.depths[-1]), name)
+        deep = ensemble_at(self.depths[-1]).of(name)
         if not self.extrapolated:
             return deep
-        return extrapolated(getattr(ensemble_at(self.depths[-2]), name), deep)
+        return extrapolated(ensemble_at(self.depths[-2]).of(name), deep)
 
     def before(self, ensemble_at: Callable[[int], Ensemble], name: str) -> Tensor | None:
         """Return the limit one doubling ago, which shows the error of depth.
@@ -686,80 +813,6 @@ def _stays(before: Magnitude, after: Magnitude) -> bool:
     )
 
 
-# ---- The loss of the infinitely wide network, from ensembles of networks of two widths
-
-
-PARTS = (
-    "value",
-    "stderr",
-    "low",
-    "high",
-    "bias",
-    "bias_stderr",
-    "resolution_bias",
-    "resolution_bias_stderr",
-    "sampling_error",
-    "depth_error",
-)
-
-
-def limit_losses(
-    wide: Tensor,
-    narrow: Tensor,
-    ratio: float,
-    coarse: Tensor | None = None,
-    shortened: Tensor | None = None,
-    bend: float = 0.0,
-) -> dict[str, Tensor]:
-    """Estimate losses of the limit from losses ``[R, K]`` of wide and of narrow networks.
-
-    The narrow ones are ``ratio`` times narrower. Where they diverged, the loss is the one of the
-    wide networks, and its interval not-a-number.
-
-    Args:
-        coarse: losses of the same wide networks by the extrapolation in depth before the last one.
-            How far they moved since then is an error beside the noise: the half-width is the root
-            of the sum of both squares.
-        shortened: losses ``[pairs, K]`` of some of the narrow networks less those without a
-            resolution: its bias is a third such error. None where networks have no resolution.
-        bend: the share of the bias by which it may be wrong, as the mean loss is not only ``loss +
-            a/n``.
-
-    Returns:
-        By the names in ``PARTS`` ``[K]`` each: ``bias`` of width is subtracted, and
-        ``resolution_bias`` is not; ``sampling_error`` is the standard error of only the wide
-        networks, ``depth_error`` how far the last doubling of the depth moved the losses. As
-        ``replicates`` the losses by single replicates, ``[R, K]``.
-    """
-    lever = ratio - 1
-    value = wide.mean(0)
-    variance = stderr(wide).square()
-    moved = torch.zeros_like(value)
-    if coarse is not None:
-        moved = value - coarse.mean(0)
-    if shortened is None:
-        shortened = torch.zeros_like(narrow[:2])
-    resolution = shortened.mean(0), stderr(shortened)
-    columns = [value, variance, narrow.mean(0), stderr(narrow).square(), moved.hypot(resolution[0])]
-    freedoms = len(wide) - 1, len(narrow) - 1
-    rows = []
-    for v, var, narrow_v, narrow_var, unsampled in torch.stack(columns, 1).tolist():
-        if not math.isfinite(narrow_v):
-            rows.append((v, math.sqrt(var), math.nan, math.nan, math.nan, math.nan))
-            continue
-        bias = (narrow_v - v) / lever
-        variances = var * (1 + 1 / lever) ** 2, narrow_var / lever**2
-        limit = combined(v - bias, zip(variances, freedoms, strict=True))
-        half = math.hypot(limit.high - limit.value, unsampled, bend * bias)
-        error = math.sqrt(var + narrow_var) / lever
-        rows.append(
-            (limit.value, limit.stderr, limit.value - half, limit.value + half, bias, error)
-        )
-    estimates = torch.tensor(rows, dtype=torch.float64, device=wide.device).T
-    parts = [*estimates, *resolution, variance.sqrt(), moved.abs()]
-    return dict(zip(PARTS, parts, strict=True)) | {"replicates": wide - (narrow - wide) / lever}
-
-
 # ---- Networks of one width and depth that differ only in their seeds
 
 
@@ -808,7 +861,7 @@ class Ensemble:
     Attributes:
         losses: ``[R, steps]``, before each update.
         judged: evaluation losses ``[R, 1]``, or ``[R, 0]``.
-        outputs: ``[R, steps, b, C]``, where they were asked for.
+        curves: what observers saw, ``[R, ...]`` each, by name.
         divergences: for every network that diverged, by its row, the step at which it did.
     """
 
@@ -816,8 +869,13 @@ class Ensemble:
     depth: int
     losses: Tensor
     judged: Tensor
-    outputs: Tensor | None
+    curves: Mapping[str, Tensor]
     divergences: Mapping[int, int]
+
+    def of(self, name: str) -> Tensor:
+        """Return losses, evaluation losses or a curve by its name, [R, ...]."""
+        held = {"losses": self.losses, "judged": self.judged, **self.curves}
+        return held[name]
 
 
 @dataclass(frozen=True)
@@ -1012,8 +1070,7 @@ class Ensembles:
         weights: NetworkWeights,
         seed: int,
         sweep: Sweep,
-        *,
-        outputs: bool,
+        observe: Sequence[Observer] = (),
     ) -> None:
         self.family = family
         self.task = task
@@ -1021,7 +1078,7 @@ class Ensembles:
         self.weights = weights
         self.seed = seed
         self.sweep = sweep
-        self.observe: tuple[Observer, ...] = (Outputs(),) if outputs else ()
+        self.observe = tuple(observe)
         # None where they drop nothing.
         self.resolution = family.resolution if weights == "structured" else None
 
@@ -1070,20 +1127,17 @@ class Ensembles:
             has_test_loss = "test_loss" in record.metrics
             test_losses.append([record.metrics["test_loss"]] if has_test_loss else [])
         judged = torch.tensor(test_losses, dtype=torch.float64)
-        outputs = None
-        if self.observe:
-            rows = list[Tensor]()
-            for record, curve in zip(records, curves, strict=True):
-                shape = record.observed[0]
-                rows.append(_padded(curve["outputs"].double().view(-1, *shape), steps))
-            outputs = torch.stack(rows)
         first_steps = first_divergences(losses, judged)
         for row, step in first_steps.items():
             losses[row, step:] = math.nan
             judged[row] = math.nan
-            if outputs is not None:
-                outputs[row, step:] = math.nan
-        return Ensemble(width, depth, losses, judged, outputs, first_steps)
+        observed = dict[str, Tensor]()
+        for observer in self.observe:
+            if isinstance(observer, Outputs):
+                observed["outputs"] = _outputs(records, curves, steps, first_steps)
+            if isinstance(observer, Probing):
+                observed |= _probed(observer, curves, steps, first_steps)
+        return Ensemble(width, depth, losses, judged, observed, first_steps)
 
     def most(self, networks: Networks) -> int:
         """Return how many networks may be trained.
@@ -1093,9 +1147,8 @@ class Ensembles:
         total = 0
         for depth in networks.depths:
             ensemble = networks.at(depth)
-            for tensor in (ensemble.losses, ensemble.judged, ensemble.outputs):
-                if tensor is not None:
-                    total += tensor.numel() * tensor.element_size()
+            for tensor in (ensemble.losses, ensemble.judged, *ensemble.curves.values()):
+                total += tensor.numel() * tensor.element_size()
         held = total / networks.count
         # The narrow networks hold as much at most, and so do means, copies and what the sweep
         # keeps.
@@ -1134,6 +1187,41 @@ class Ensembles:
                 f"{needed / 2**30:.3g} GiB, and {room / 2**30:.3g} GiB may be used. Take a "
                 "smaller width, depth or batch, or fewer steps."
             )
+
+
+def _outputs(
+    records: Sequence[Record],
+    curves: Sequence[Mapping[str, Tensor]],
+    steps: int,
+    divergences: Mapping[int, int],
+) -> Tensor:
+    """Return the outputs for batches [R, steps, b, C], not-a-number after a divergence."""
+    rows = list[Tensor]()
+    for record, curve in zip(records, curves, strict=True):
+        shape = record.observed[0]
+        rows.append(_padded(curve["outputs"].double().view(-1, *shape), steps))
+    outputs = torch.stack(rows)
+    for row, step in divergences.items():
+        outputs[row, step:] = math.nan
+    return outputs
+
+
+def _probed(
+    observer: Probing,
+    curves: Sequence[Mapping[str, Tensor]],
+    updates: int,
+    divergences: Mapping[int, int],
+) -> dict[str, Tensor]:
+    """Return the curves of an observer by name, [R, ...]; those that it did not keep are absent."""
+    probed = dict[str, Tensor]()
+    for name in observer.names:
+        if name not in curves[0]:
+            continue
+        rows = list[Tensor]()
+        for row, curve in enumerate(curves):
+            rows.append(observer.until(name, curve[name], updates, divergences.get(row)))
+        probed[name] = torch.stack(rows)
+    return probed
 
 
 def _padded(values: Tensor, steps: int) -> Tensor:

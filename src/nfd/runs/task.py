@@ -343,9 +343,7 @@ class Task:
     @cached_property
     def fingerprint(self) -> str:
         """A hash of every number in its batches, the same wherever the tensors lie."""
-        digest = blake2b(digest_size=10)
-        _add(digest, (self.batches, self.eval_batches))
-        return digest.hexdigest()
+        return content_hash((self.batches, self.eval_batches))
 
     def blaming(self, width: int, depth: int) -> AbstractContextManager[None]:
         """A context whose errors name the model of this size, and the shapes of the first batch."""
@@ -421,6 +419,13 @@ def _ids(inputs: Any, targets: Any) -> Tensor | None:
     return None
 
 
+def content_hash(value: Any) -> str:
+    """Hash every number in tensors, numbers and texts, in tuples, lists and dicts."""
+    digest = blake2b(digest_size=10)
+    _add(digest, value)
+    return digest.hexdigest()
+
+
 def _add(digest: blake2b, value: Any) -> None:
     if isinstance(value, Tensor):
         entries = value.detach().cpu().contiguous().flatten()
@@ -483,6 +488,23 @@ def pairs_of(batches: Iterable[Any], argument: str = "batches") -> list[tuple[An
         batch_size(x, f"inputs of {argument}[{step}]")
         check_sample(f"targets of {argument}[{step}]", y)
     return pairs
+
+
+def inputs_of(argument: str, inputs: Any) -> Any:
+    """Return inputs as those of a batch, with arrays of NumPy as tensors.
+
+    Raises:
+        ValueError, TypeError: naming the argument, where they are empty or not finite.
+    """
+    inputs = mapped(inputs, _as_tensor)
+    if not tensors_in(inputs):
+        raise InputTypeError(
+            f"{argument} must be inputs as those of a batch, a tensor or several; got "
+            f"{shape_of(inputs)}."
+        )
+    check_sample(argument, inputs)
+    batch_size(inputs, argument)
+    return inputs
 
 
 def _as_tensor(part: Any) -> Any:

@@ -55,6 +55,8 @@ class Entry:
         own_factor: the constant by which the forward pass of the user's model multiplies it, over
             that of the base.
         uses: how many times as often as in the base the forward pass applies it.
+        is_adapter: whether it is the matrix A of an adapter ``B A`` beside a frozen matrix.
+        is_frozen: whether it does not train, and so keeps the numbers that it has.
     """
 
     shape: tuple[int, ...]
@@ -67,6 +69,8 @@ class Entry:
     matrix: Layout | None = None
     own_factor: float = 1.0
     uses: float = 1.0
+    is_adapter: bool = False
+    is_frozen: bool = False
 
     @property
     def base_matrix(self) -> tuple[float, float]:

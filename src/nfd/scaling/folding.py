@@ -66,7 +66,7 @@ def fold(pair: Pair, comparison: Comparison, initial: Initial, factors: ForwardF
     kept = {
         in_any_block(name, structure.blocks): None
         for name, entry in entries.items()
-        if entry.start.kept
+        if entry.start.kept and not entry.is_frozen
     }
     if kept:
         notes.append(
@@ -138,7 +138,8 @@ def _with_heads(
     multipliers: dict[str, float] = {}
     notes = []
     for name, head in entries.items():
-        if head.role != "tied":
+        # A frozen head is trained already: a factor would undo that.
+        if head.role != "tied" or head.is_frozen:
             continue
         # The model itself multiplies the head by this much.
         applied = (factors.get(name) or FactorRatios()).applied

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import nn
 
@@ -20,7 +20,7 @@ from nfd.core.errors import InputTypeError
 from nfd.scaling.comparison import Comparison, Pair
 from nfd.scaling.constants import FactorRatios, Factors, Logits
 from nfd.scaling.initial_entries import Initial
-from nfd.scaling.model import Blocks, alike, blocks_of, places_of
+from nfd.scaling.model import Blocks, Where, alike, blocks_of, places_of
 from nfd.scaling.roles import is_unbuilt, trace
 from nfd.scaling.samples import on_device
 
@@ -34,7 +34,7 @@ _SAME = 1e-4
 _DIGITS = 6
 
 
-class _Seen(NamedTuple):
+class Seen(NamedTuple):
     """The factors of a model, by tensor, its blocks, and its attention logits."""
 
     factors: Mapping[str, Factors]
@@ -79,22 +79,27 @@ def forward_factors(pair: Pair, comparison: Comparison, initial: Initial) -> For
         return ForwardFactors(
             unknown="the base has another depth, or does not take the sample. Pass make_model=."
         )
-    model = _Seen(traced.factors, comparison.structure.blocks, traced.logits)
-    return ForwardFactors(_factors_over_base(model, reference), _logits_over_base(model, reference))
+    model = Seen(traced.factors, comparison.structure.blocks, traced.logits)
+    return ForwardFactors(factors_over_base(model, reference), logits_over_base(model, reference))
 
 
-def _look(instance: nn.Module | None, pair: Pair, comparison: Comparison) -> _Seen | None:
+def _look(instance: nn.Module | None, pair: Pair, comparison: Comparison) -> Seen | None:
     """Trace an instance; None where there is none, or it does not take the sample."""
     if instance is None:
         return None
+    return seen_in(instance, pair.request.sample, comparison.blocks)
+
+
+def seen_in(instance: nn.Module, sample: Any, blocks: Where) -> Seen | None:
+    """Trace a model; None where it does not take the sample, or nothing is seen."""
     device = next((p.device for p in instance.parameters()), None)
     try:
-        traced = trace(instance, on_device(pair.request.sample, device))
+        traced = trace(instance, on_device(sample, device))
     except InputTypeError:
         return None
     if not traced.tensors:
         return None
-    return _Seen(traced.factors, blocks_of(instance, comparison.blocks), traced.logits)
+    return Seen(traced.factors, blocks_of(instance, blocks), traced.logits)
 
 
 # ---- a model on the meta device, in which nothing can be traced
@@ -128,7 +133,7 @@ def _factors_by_powers(pair: Pair, comparison: Comparison, initial: Initial) -> 
         instance = _look(pair.constructor.at(**larger), pair, comparison)
         if instance is None:
             return unknown
-        doubled = _factors_over_base(instance, base)
+        doubled = factors_over_base(instance, base)
         places = places_of(instance.factors, instance.blocks)
         for name in comparison.structure.tensors:
             counterpart = alike(name, blocks, places)
@@ -155,7 +160,7 @@ def _at_ratio(
 # ---- two instances
 
 
-def _factors_over_base(model: _Seen, base: _Seen) -> dict[str, FactorRatios | None]:
+def factors_over_base(model: Seen, base: Seen) -> dict[str, FactorRatios | None]:
     """Divide the factors of a model by those of its base, by tensor, and return what differs.
 
     Blocks are compared where both have them, and others of their kind have the same ratios. None
@@ -172,7 +177,7 @@ def _factors_over_base(model: _Seen, base: _Seen) -> dict[str, FactorRatios | No
     return over_base
 
 
-def _ratios_of(model: _Seen, name: str, base: _Seen, counterpart: str) -> FactorRatios | None:
+def _ratios_of(model: Seen, name: str, base: Seen, counterpart: str) -> FactorRatios | None:
     """Divide the factors of one tensor by those of its counterpart; None where uses differ."""
     looked_up = _ratio(model.factors[name].looked_up, base.factors[counterpart].looked_up)
     applied = _ratio(model.factors[name].applied, base.factors[counterpart].applied)
@@ -196,7 +201,7 @@ def _ratio(here: frozenset[float], there: frozenset[float]) -> float | None:
     return ratios[0] if len(ratios) == 1 else None
 
 
-def _logits_over_base(model: _Seen, base: _Seen) -> dict[str, float] | None:
+def logits_over_base(model: Seen, base: Seen) -> dict[str, float] | None:
     """Divide the attention logits of a model by those of its base, and return what differs.
 
     Keys are the matrices of their queries. None where one of the two shows no logits.

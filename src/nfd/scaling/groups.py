@@ -90,13 +90,21 @@ def check_options(
     )
 
 
-def check_kind(optimizer: torch.optim.Optimizer, planned: OptimizerLaw) -> None:
-    """Raise ValueError if the class of an optimizer has another law than the plan, by its rates."""
+def check_kind(
+    optimizer: torch.optim.Optimizer,
+    planned: OptimizerLaw,
+    origin: str = "make makes",
+    remedy: str = "let make return the optimizer of the plan",
+) -> None:
+    """Raise ValueError if the class of an optimizer has another law than the plan, by its rates.
+
+    Args:
+        origin, remedy: where the optimizer comes from, and what to do beside planning anew.
+    """
     law = law_by_class(optimizer)
     if law is None or any(law.has_rates_of(part) for part in planned.parts):
         return
     raise InputError(
-        f"make makes a {type(optimizer).__name__}, whose law is {law.name!r}; the plan is for "
-        f"{planned.name!r}, with other rates. Plan with optimizer={law.name!r}, or let make return "
-        "the optimizer of the plan."
+        f"{origin} a {type(optimizer).__name__}, whose law is {law.name!r}; the plan is for "
+        f"{planned.name!r}, with other rates. Plan with optimizer={law.name!r}, or {remedy}."
     )

@@ -81,6 +81,23 @@ def held_as_planned(model: nn.Module, entries: Mapping[str, Entry]) -> dict[str,
     return held
 
 
+def planned_part(model: nn.Module, entries: Mapping[str, Entry]) -> nn.Module:
+    """Find the planned model in wrappers that hold nothing else, whatever their classes.
+
+    They call it ``module``, or by a name that begins with an underscore.
+    """
+    part = model
+    while held_by(part).keys() != entries.keys():
+        children = list(part._modules.items())
+        if len(children) != 1 or part._parameters:
+            return model
+        name, child = children[0]
+        if child is None or not (name == "module" or name.startswith("_")):
+            return model
+        part = child
+    return part
+
+
 def is_sharded(p: Tensor) -> bool:
     """Say whether a parameter is a DTensor, of which a process holds a part."""
     return hasattr(p, "placements")

@@ -122,6 +122,9 @@ def entries_of(
             # Pairs of numbers, such as 1 for the stream and 0 for what is added to it, are not
             # drawn.
             start = replace(start, kept=True)
+        is_frozen = not tensor.parameter.requires_grad
+        if is_frozen:
+            start = replace(start, kept=True)
         is_one_sided = in_any_block(name, blocks) in one_sided
         entries[name] = Entry(
             shape=tensor.shape,
@@ -131,14 +134,16 @@ def entries_of(
             ratios=Ratios(*fans, depth),
             start=start,
             matrix=None if is_one_sided else layout_of(tensor),
+            is_adapter=name in structure.adapters,
+            is_frozen=is_frozen,
         )
     return entries
 
 
 # ---- initial weights that depend on depth
 
-_CHANCE = 6.0  # standard errors
-_LEAST = math.log(1.05)
+CHANCE = 6.0  # standard errors
+LEAST = math.log(1.05)
 
 
 def _starts_by_depth(structure: Anatomy, base: Base, as_deep: Base) -> dict[str, Start]:
@@ -157,7 +162,7 @@ def _starts_by_depth(structure: Anatomy, base: Base, as_deep: Base) -> dict[str,
             count = base.counterpart(tensor, structure.blocks).parameter.numel()
             # The standard error of the logarithm of the ratio of two standard deviations.
             error = count**-0.5
-            differs = abs(math.log(deep.std / shallow.std)) > max(_CHANCE * error, _LEAST)
+            differs = abs(math.log(deep.std / shallow.std)) > max(CHANCE * error, LEAST)
         if differs:
             starts[name] = deep
     return starts

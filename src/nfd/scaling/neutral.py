@@ -125,7 +125,7 @@ def neutral_table(plan: Plan) -> NeutralTable:
 
 def _groups(plan: Plan) -> list[Group]:
     """Join tensors whose names differ in numbers only, where their numbers in the plan agree."""
-    numbers = {name: _numbers_of(plan, name) for name in plan.entries}
+    numbers = {name: numbers_of(plan, name) for name in plan.entries}
     without_wrappers = {unwrapped(name): of_name for name, of_name in numbers.items()}
     # A module of the user's may itself be called "module": then the names stay.
     if len(without_wrappers) == len(numbers):
@@ -200,7 +200,7 @@ def _regex_of_part(part: str) -> str:
     return "[0-9]+" if part == "*" else re.escape(part)
 
 
-def _numbers_of(plan: Plan, name: str) -> Numbers:
+def numbers_of(plan: Plan, name: str) -> Numbers:
     """Read what a plan says of a tensor."""
     entry = plan.entries[name]
     law = plan.law_for(name)

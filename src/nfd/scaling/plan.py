@@ -148,6 +148,7 @@ class Plan(Shown):
             entry.role in SPECTRAL
             and entry.ratios.fan_out == 1 != entry.ratios.fan_in
             and not entry.is_vector
+            and not entry.is_adapter
         )
         rule = rule_named(self.rule)
         law = self.law_for(name)
@@ -190,7 +191,12 @@ class Plan(Shown):
         return self.entry(name).own_factor if rule_named(self.rule).scales_width else 1.0
 
     def start_factor(self, name: str) -> float:
-        """Return the initial entries of a tensor, as a multiple of the base's."""
+        """Return the initial entries of a tensor, as a multiple of the base's.
+
+        A frozen tensor keeps its entries: 1.
+        """
+        if self.entry(name).is_frozen:
+            return 1.0
         return self.factor(name, self.powers(name).std) / self.own_factor(name)
 
     def std(self, name: str) -> float:

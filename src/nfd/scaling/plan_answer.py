@@ -138,15 +138,15 @@ def _factors(plan: Plan, training: PlannedTraining) -> list[dict[str, str]]:
     for place in by_change:
         _, rate_factor, std_factor = place
         kinds = [*groups[place]]
-        row = {"tensors": _names(kinds)}
+        row = {"tensors": names_of_kinds(kinds)}
         if rates:
             of_kinds = {number(rates[kind]) for kind in kinds}
             # Under Muon, two optimizers have a rate each.
             row["learning rate"] = " or ".join(sorted(of_kinds))
-            row["over the base"] = _in_words(rate_factor)
+            row["over the base"] = factor_in_words(rate_factor)
         else:
-            row["learning rate"] = _in_words(rate_factor)
-        row["initial std"] = _in_words(std_factor)
+            row["learning rate"] = factor_in_words(rate_factor)
+        row["initial std"] = factor_in_words(std_factor)
         rows.append(row)
     return rows
 
@@ -165,7 +165,7 @@ def _change(factors: tuple[float, float]) -> float:
     return sum(abs(math.log(factor)) for factor in factors if factor > 0)
 
 
-def _in_words(factor: float) -> str:
+def factor_in_words(factor: float) -> str:
     """Write a factor: ``÷ 4``, ``× 2`` or ``same``."""
     if factor == 1:
         return "same"
@@ -174,7 +174,7 @@ def _in_words(factor: float) -> str:
     return f"\u00d7 {number(factor)}"
 
 
-def _names(kinds: Sequence[str]) -> str:
+def names_of_kinds(kinds: Sequence[str]) -> str:
     """Name the first of several kinds of tensors, and count the others."""
     first, *others = kinds
     short = first

@@ -128,11 +128,14 @@ def _row(plan: Plan, name: str, lr: float | None, rest_lr: float | None) -> tupl
         value *= rate_of_the_base
         factor *= rate_of_the_base / tuned_rate
         tuned = f"{tuned_rate:.4g}"
+    shape = "x".join(map(str, entry.shape)) or "scalar"
+    if entry.is_frozen:
+        return shape, entry.role, "frozen", "kept", "-", "-"
     epsilon = "-"
     if law.epsilon:
         epsilon = _formula(powers.epsilon, plan.epsilon(name), own_factor * entry.uses)
     return (
-        "x".join(map(str, entry.shape)) or "scalar",
+        shape,
         entry.role,
         entry.why,
         _start(plan, name),

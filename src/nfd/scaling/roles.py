@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from nfd.core.errors import InputError
 from nfd.core.words import quoted
+from nfd.scaling.adapters import first_of_adapters
 from nfd.scaling.constants import Factors, Logits, factors_of, logits_of
 from nfd.scaling.fans import Fans, fans_of
 from nfd.scaling.graph import Operation, operations, parameters_of
@@ -397,12 +398,14 @@ class Anatomy:
         roles: by name, the role and why a tensor has it.
         blocks: the residual blocks.
         traced: what a forward pass showed, with the unscaled branches that are in blocks.
+        adapters: the matrices A of adapters ``B A`` beside frozen matrices.
     """
 
     tensors: dict[str, TensorInfo]
     roles: dict[str, tuple[Role, str]]
     blocks: Blocks
     traced: Trace
+    adapters: frozenset[str] = frozenset()
 
 
 def is_unbuilt(model: nn.Module) -> bool:
@@ -447,9 +450,12 @@ def anatomy(
     decisions |= by_user
     if chosen.scales_depth and chosen.exponent != 1:
         decisions = _without_sums(decisions, infos) | by_user
+    adapters = first_of_adapters(infos)
     for name, info in infos.items():
         if name not in decisions:
             decisions[name] = _outside(info, scaling.get(name, ()))
+            if name in adapters and decisions[name][0] == "readout":
+                decisions[name] = "hidden", f"reads what {adapters[name]} reads"
     for name, info in infos.items():
         tied = _as_tied(info, decisions[name], traced, is_by_user=name in by_user)
         if tied is not None:
@@ -466,7 +472,8 @@ def anatomy(
     unscaled = frozenset(
         module for module in traced.unscaled if block_of(module, block_names) not in scaled_blocks
     )
-    return Anatomy(infos, settled, block_names, replace(traced, unscaled=unscaled))
+    traced = replace(traced, unscaled=unscaled)
+    return Anatomy(infos, settled, block_names, traced, frozenset(adapters))
 
 
 def _trace_of(

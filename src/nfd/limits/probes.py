@@ -1,0 +1,445 @@
+"""What networks in training answer to inputs that they are not trained on, and their kernels.
+
+Observers read the networks that ``nfd.predict`` trains anyway, before the first update and after
+every one. Training goes on as if nobody had looked, bit for bit.
+
+Of probes x, with the stream h_t at depth t and its gradients ``g_t^c = n df_c/dh_t``,
+
+    streams    E[h_t h'_t]
+    features   E[phi(h_t) phi(h'_t)]
+    gradients  E[g_t^c g'_t^c']
+    tangent    r_L C_T delta_cc' + r b sum_l Sigma_{l-1} Theta_l^cc' + r_0 (x.x'/d) Theta_0^cc'
+
+are Gram matrices over neurons, which have a limit as the width grows. The last is the sum over all
+parameters of products of gradients, times their learning rates (``nfd.limits.untrained``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nfd.core.checks import check_count, check_several
+from nfd.core.errors import InputError, InputTypeError
+from nfd.families.member import Member
+from nfd.families.network import ResNet
+from nfd.limits.in_width import Estimates
+from nfd.runs.task import Task, content_hash
+from nfd.runs.trial import Curves, Observation, Observer, Step, judging
+from nfd.scaling.samples import evaluating, on_device, outputs_of
+
+# ---- What is asked for
+
+
+# Depths and steps where nobody chose: two-time kernels grow with the square of the steps.
+_TIMES = 5
+_STEPS = 8
+# Rows (step, probe, output) of a kernel at most: at 5 depths three kernels of 512 rows take 30 MiB
+# for each network.
+_MOST_ROWS = 512
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """Which kernels in training ``nfd.predict(probes=..., kernels=...)`` gives.
+
+    Args:
+        times: A, at how many depths ``t = 0, T / (A - 1), ..., T``; ``A - 1`` must divide the
+            depth, at infinite depth 8. By default the most up to 5.
+        steps: after how many updates; 0, before training, is always among them. By default up to 8:
+            0, 1, powers of 2 and the last.
+
+    Raises:
+        ValueError, TypeError: naming the argument.
+
+    Example::
+
+        x = torch.randn(2, 5)
+        task = nfd.Task([(x, x[:, :1])] * 3, loss="mse")
+        p = nfd.predict(
+            nfd.resnets(5, 1),
+            task,
+            0.3,
+            depth=2,
+            width=32,
+            replicates=2,
+            probes=x,
+            kernels=nfd.Kernels(times=2, steps=[0, 3]),
+        )
+        p.kernels.features.value.shape  # [2, 2, 2, 2, 2]
+    """
+
+    times: int | None = None
+    steps: Sequence[int] | None = None
+
+    def __post_init__(self) -> None:
+        if self.times is not None:
+            check_count("times", self.times, minimum=2)
+        if self.steps is not None:
+            steps = [
+                check_count("steps", step, minimum=0)
+                for step in check_several("steps", self.steps, "numbers of updates")
+            ]
+            object.__setattr__(self, "steps", tuple(sorted({0, *steps})))
+
+    def of(self, depth: int, updates: int) -> Kernels:
+        """Return the depths and steps for networks of a depth that are trained for some updates."""
+        times = self.times
+        if times is None:
+            times = next(most for most in range(_TIMES, 1, -1) if depth % (most - 1) == 0)
+        if depth % (times - 1):
+            raise InputError(
+                f"times - 1 must divide the depth {depth}, so that layers lie at these depths; got "
+                f"times={times}."
+            )
+        steps = self.steps
+        if steps is None:
+            steps = _chosen_steps(updates)
+        if steps[-1] > updates:
+            raise InputError(
+                f"steps of kernels must be at most the {updates} updates of the task; got "
+                f"{steps[-1]}."
+            )
+        return Kernels(times, steps)
+
+
+def _chosen_steps(updates: int) -> list[int]:
+    """Return 0, 1, powers of 2 and the last step; evenly thinned where they are too many."""
+    steps = [0]
+    power = 1
+    while power < updates:
+        steps.append(power)
+        power *= 2
+    steps.append(updates)
+    if len(steps) <= _STEPS:
+        return steps
+    places = torch.linspace(0, len(steps) - 1, _STEPS).round().int().tolist()
+    return [steps[place] for place in places]
+
+
+def checked_kernels(kernels: bool | Kernels, depth: int, updates: int) -> Kernels | None:
+    """Return which kernels were asked for; None for none."""
+    if kernels is False or kernels is None:
+        return None
+    if kernels is True:
+        kernels = Kernels()
+    if not isinstance(kernels, Kernels):
+        raise InputTypeError(f"kernels must be True, False or nfd.Kernels(...); got {kernels!r}.")
+    return kernels.of(depth, updates)
+
+
+def check_has_kernels(member: Member, weights: str) -> ResNet:
+    """Return the network of a member; raise InputError where its kernels are not computed."""
+    net = member.net
+    is_residual = type(net) is ResNet and net.block == "one-layer" and net.order == "pre"
+    if not isinstance(net, ResNet) or not is_residual or net.regime != "feature":
+        raise InputError(
+            "kernels are of the paper's residual networks with one layer in a block, such as "
+            "nfd.resnets(64, 10). Leave kernels out: probes give outputs of every model."
+        )
+    if weights == "deferred":
+        raise InputError(
+            "kernels need one matrix for the probes of all steps; weights='deferred' answer each "
+            "probe by a new draw. Use 'structured' or 'dense'."
+        )
+    return net
+
+
+def check_rows(kernels: Kernels, probes: Tensor, outputs: int) -> None:
+    """Raise InputError where kernels would have too many rows."""
+    assert kernels.times is not None
+    assert kernels.steps is not None
+    count = len(kernels.steps) * len(probes)
+    rows = count * outputs
+    if rows <= _MOST_ROWS:
+        return
+    needed = 8 * kernels.times * (2 * count**2 + rows**2)
+    raise InputError(
+        f"kernels between {len(kernels.steps)} steps of {len(probes)} probes with {outputs} "
+        f"outputs have {rows:,} rows, above {_MOST_ROWS}: at {kernels.times} depths they take "
+        f"{needed / 2**30:.2g} GiB for each network. Take fewer probes, or fewer "
+        "nfd.Kernels(steps=...)."
+    )
+
+
+# ---- Observers
+
+
+@dataclass(frozen=True)
+class Probing(Observer):
+    """An observer whose curves ``nfd.predict`` takes to infinite width."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of its curves."""
+        raise NotImplementedError
+
+    def until(self, name: str, values: Tensor, updates: int, end: int | None) -> Tensor:
+        """Return a curve with not-a-number after so many updates.
+
+        ``updates`` are all of a training that does not diverge, ``end`` those before a divergence.
+        """
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class InputOutputs(Probing):
+    """The outputs for some inputs, before the first update and after every one.
+
+    Attributes:
+        name: of the curve, [updates + 1, N, ...]; samples: batches of inputs, one after the other.
+        most: so many numbers are kept at most; there is no curve if they are more.
+    """
+
+    name: str
+    samples: Sequence[Any] = field(repr=False)
+    most: int | None = None
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        return {"name": self.name, "samples": content_hash(list(self.samples)), "most": self.most}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.name,)
+
+    def begin(self, member: Member, task: Task) -> Observation:
+        return _InputOutputs(self, member, task.steps)
+
+    def until(self, name: str, values: Tensor, updates: int, end: int | None) -> Tensor:
+        return _outputs_until(values, updates, end)
+
+
+def _outputs_until(values: Tensor, updates: int, end: int | None) -> Tensor:
+    """Return outputs [updates + 1, ...] of outputs that may end earlier."""
+    full = values.new_full((updates + 1, *values.shape[1:]), torch.nan, dtype=torch.float64)
+    count = len(values) if end is None else min(end, len(values))
+    full[:count] = values[:count]
+    return torch.where(full.isfinite(), full, torch.nan)
+
+
+class _InputOutputs(Observation):
+    def __init__(self, spec: InputOutputs, member: Member, updates: int) -> None:
+        self.spec = spec
+        self.member = member
+        place = next(member.module.parameters()).device
+        self.samples = [on_device(sample, place) for sample in spec.samples]
+        first = self._outputs()
+        self.rows = list[Tensor]()
+        self.is_kept = spec.most is None or first.numel() * (updates + 1) <= spec.most
+        if self.is_kept:
+            self.rows.append(first)
+
+    def after(self, row: Step) -> None:
+        if self.is_kept and not row.diverged:
+            with judging(row.optimizer):
+                self.rows.append(self._outputs())
+
+    def end(self) -> tuple[dict[str, float], Curves, Any]:
+        if not self.is_kept:
+            return {}, {}, None
+        return {}, {self.spec.name: torch.stack(self.rows)}, None
+
+    @torch.no_grad()
+    def _outputs(self) -> Tensor:
+        """The outputs for all samples, [N, ...]."""
+        parts = list[Tensor]()
+        with evaluating(self.member.module):
+            for sample in self.samples:
+                outputs = outputs_of(self.member(sample))
+                if outputs.dim() == 0:
+                    raise InputError(
+                        "probes need a model that returns outputs for each input; this one returns "
+                        "a single number."
+                    )
+                parts.append(outputs.cpu())
+        return torch.cat(parts)
+
+
+# The curve of the outputs for probes.
+PROBE_OUTPUTS = "probe_outputs"
+# A letter for each axis of a kernel: depths A, steps S, probes N, outputs C.
+_AXES = {"streams": "ASNSN", "features": "ASNSN", "gradients": "ASNCSNC", "tangent": "SNCNC"}
+
+
+@dataclass(frozen=True)
+class StreamKernels(Probing):
+    """Kernels of probes x [N, d] at ``kernels.times`` depths after ``kernels.steps`` updates.
+
+    Their passes give the outputs too, as ``InputOutputs`` would.
+
+    Attributes:
+        rates: learning rates of input, hidden and readout matrices over the paper's ``eta_c n``,
+            for the tangent kernel; None where it is not computed.
+    """
+
+    probes: Tensor = field(repr=False)
+    kernels: Kernels
+    rates: tuple[float, float, float] | None
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        return {
+            "probes": content_hash([self.probes]),
+            "times": self.kernels.times,
+            "steps": list(self.steps),
+            "rates": self.rates,
+        }
+
+    @property
+    def steps(self) -> Sequence[int]:
+        """The numbers of updates."""
+        assert self.kernels.steps is not None
+        return self.kernels.steps
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (PROBE_OUTPUTS, *self.kernel_names)
+
+    @property
+    def kernel_names(self) -> tuple[str, ...]:
+        """The names of its kernels."""
+        if self.rates is None:
+            return ("streams", "features", "gradients")
+        return tuple(_AXES)
+
+    def begin(self, member: Member, task: Task) -> Observation:
+        return _StreamKernels(self, member)
+
+    def until(self, name: str, values: Tensor, updates: int, end: int | None) -> Tensor:
+        if name == PROBE_OUTPUTS:
+            return _outputs_until(values, updates, end)
+        full = torch.where(values.isfinite(), values, torch.nan).double()
+        if end is None:
+            return full
+        is_after = torch.tensor(self.steps) >= end
+        for axis in _step_axes(name):
+            full.movedim(axis, 0)[is_after] = torch.nan
+        return full
+
+    def moved(self, name: str, values: Tensor) -> Tensor:
+        """Return how far kernels [R, ...] are from those of the same networks before training."""
+        first = values
+        for axis in _step_axes(name):
+            first = first.narrow(axis + 1, 0, 1)
+        return values - first
+
+
+def _step_axes(name: str) -> Iterator[int]:
+    """The axes of a kernel that count steps."""
+    for axis, letter in enumerate(_AXES[name]):
+        if letter == "S":
+            yield axis
+
+
+class _StreamKernels(Observation):
+    def __init__(self, spec: StreamKernels, member: Member) -> None:
+        assert isinstance(member.net, ResNet)
+        assert spec.kernels.times is not None
+        self.spec = spec
+        self.net = member.net
+        self.x = spec.probes.to(member.net.U)
+        self.times = spec.kernels.times
+        # By step: h and phi(h) [A, N, n], g [A, N, C, n], and the tangent kernel.
+        self.rows: dict[str, list[Tensor]] = {name: [] for name in _AXES}
+        self.outputs = list[Tensor]()
+        self._probe()
+
+    def after(self, row: Step) -> None:
+        if row.diverged:
+            return
+        with judging(row.optimizer):
+            if row.step + 1 in self.spec.steps:
+                self._probe()
+            else:
+                with torch.no_grad():
+                    self.outputs.append(self.net(self.x))
+
+    @torch.enable_grad()
+    def _probe(self) -> None:
+        """Keep streams and their gradients at some depths, the tangent kernel, and outputs."""
+        streams = self.net.streams(self.x)
+        self.outputs.append(streams.outputs.detach())
+        gradients = list[Tensor]()
+        for output in streams.outputs.sum(0):
+            # Of the streams alone: no parameter gets a gradient.
+            of_layers = torch.autograd.grad(output, streams.layers, retain_graph=True)
+            gradients.append(torch.stack(of_layers))
+        g = streams.gradient_scale * torch.stack(gradients, 2)
+        h = streams.h
+        features = self.net.activation.phi(h)
+        stride = self.net.depth // (self.times - 1)
+        self.rows["streams"].append(h[::stride])
+        self.rows["features"].append(features[::stride])
+        self.rows["gradients"].append(g[::stride])
+        if self.spec.rates is not None:
+            self.rows["tangent"].append(self._tangent(h, features, g, self.spec.rates))
+
+    def _tangent(
+        self, h: Tensor, features: Tensor, g: Tensor, rates: tuple[float, float, float]
+    ) -> Tensor:
+        """Return the tangent kernel, [N, C, N, C]; layers are [L + 1, N, ...]."""
+        of_input, of_hidden, of_readout = rates
+        n = self.net.width
+        sigma = torch.einsum("lin,ljn->lij", features, features) / n
+        theta = torch.einsum("licn,ljdn->licjd", g, g) / n
+        inputs = self.x @ self.x.T / self.x.shape[1]
+        kernel = torch.einsum("lij,licjd->icjd", sigma[:-1], theta[1:])
+        kernel = of_hidden * self.net.branch**2 * kernel
+        kernel += of_input * torch.einsum("ij,icjd->icjd", inputs, theta[0])
+        same_output = torch.eye(g.shape[2]).to(g)
+        return kernel + of_readout * torch.einsum("in,jn,cd->icjd", h[-1], h[-1], same_output) / n
+
+    def end(self) -> tuple[dict[str, float], Curves, Any]:
+        curves: Curves = {PROBE_OUTPUTS: torch.stack(self.outputs)}
+        for name in self.spec.kernel_names:
+            rows = self.rows[name]
+            # Steps after a divergence are not-a-number.
+            missing = len(self.spec.steps) - len(rows)
+            rows += [torch.full_like(rows[0], torch.nan)] * missing
+            if name == "tangent":
+                curves[name] = torch.stack(rows)
+            else:
+                curves[name] = self._gram(torch.stack(rows, 1))
+        return {}, curves, None
+
+    def _gram(self, vectors: Tensor) -> Tensor:
+        """Return the Gram matrices of vectors [A, S, N, ..., n] at every depth."""
+        flat = vectors.flatten(1, -2)
+        axes = vectors.shape[1:-1]
+        return (flat @ flat.mT / self.net.width).view(self.times, *axes, *axes)
+
+
+# ---- What they become
+
+
+@dataclass(frozen=True)
+class TrainedKernels:
+    """Kernels of the infinitely wide network in training, of ``nfd.predict(kernels=...)``.
+
+    Axes are A depths, S steps, N probes and C outputs; kernels between two times of training have
+    two axes of steps. Before training every kernel is known exactly, and serves to remove noise:
+    reported is how far training moved the kernels of the networks, added to the exact ones
+    (docs/kernels-in-training.md).
+
+    Attributes:
+        features: [A, S, N, S, N], ``E[phi(h_t) phi(h'_t)]``, the paper's Sigma.
+        gradients: [A, S, N, C, S, N, C], ``E[g_t g'_t]``, the paper's Theta, of gradients ``g_t = n
+            df/dh_t`` as training sends them back.
+        streams: [A, S, N, S, N], ``E[h_t h'_t]``.
+        tangent: [S, N, C, N, C]: a small step of SGD at rate eta_c on a probe x moves the output at
+            x' by ``-eta_c`` times it times dloss/df(x). None under other optimizers, and where
+            gradients go back through other matrices (``feedback="independent"``).
+        times: [A], depths t. steps: the S numbers of updates before.
+    """
+
+    features: Estimates
+    gradients: Estimates
+    streams: Estimates
+    tangent: Estimates | None
+    times: Tensor
+    steps: tuple[int, ...]
