@@ -190,6 +190,7 @@ OTHERS = [
     ["uv", "add"],
     ["conda", "create"],
     ["conda", "activate"],
+    ["ray", "start"],
 ]
 
 

@@ -196,8 +196,11 @@ class _Job:
 
     def cancel(self, is_local: bool) -> None:
         """End it, and leave no process of this machine."""
-        self.job.cancel(check=False)
-        if is_local:
+        if not is_local:
+            self.job.cancel(check=False)
+        elif not self.job.done():
+            # Its own way is SIGINT, of which submitit's process prints a traceback.
+            os.kill(int(self.job.job_id), signal.SIGTERM)
             self.job.wait()
         self.clear()
 
