@@ -669,6 +669,19 @@ def test_the_scale_of_attention_is_that_of_the_base_where_heads_grow() -> None:
         plan.to("torchtitan")
 
 
+def test_the_scale_of_attention_is_seen_on_the_meta_device() -> None:
+    def build(width: int, depth: int) -> nn.Module:
+        with torch.device("meta" if width > 16 else "cpu"):
+            return GrowingHeads(width, depth)
+
+    _, plan = planned(GrowingHeads, rule="mup")
+    options = {"make_model": GrowingHeads, "base": (16, 2), "rule": "mup"}
+    of_meta = nfd.plan(build(32, 4), sample=batches(1)[0][0], **options)
+    forward = json.loads(of_meta.to("json"))["forward"]
+    assert forward
+    assert forward == json.loads(plan.to("json"))["forward"]
+
+
 def test_unknown_frameworks_and_optimizers_are_refused(tmp_path: Path) -> None:
     _, plan = planned()
     with pytest.raises(ValueError, match="framework must be one of 'json', 'megatron'"):

@@ -123,6 +123,7 @@ def _factors_by_powers(pair: Pair, comparison: Comparison, initial: Initial) -> 
 
     blocks = comparison.structure.blocks
     over_base: dict[str, FactorRatios | None] = {}
+    logits: dict[str, float] | None = None
     widths = dict.fromkeys(initial.entries, initial.width)
     depths = {}
     if pair.rule.scales_depth:
@@ -134,13 +135,32 @@ def _factors_by_powers(pair: Pair, comparison: Comparison, initial: Initial) -> 
         if instance is None:
             return unknown
         doubled = factors_over_base(instance, base)
+        if ratios is widths:
+            doubled_logits = logits_over_base(instance, base)
+            logits = _logits_at(doubled_logits, instance, comparison, initial.width)
         places = places_of(instance.factors, instance.blocks)
         for name in comparison.structure.tensors:
             counterpart = alike(name, blocks, places)
-            if counterpart in doubled:
+            if counterpart is not None and counterpart in doubled:
                 so_far = over_base.get(name, FactorRatios())
                 over_base[name] = _at_ratio(so_far, doubled[counterpart], ratios[name])
-    return ForwardFactors(over_base)
+    return ForwardFactors(over_base, logits)
+
+
+def _logits_at(
+    doubled: Mapping[str, float] | None, instance: Seen, comparison: Comparison, width: float
+) -> dict[str, float] | None:
+    """Return by how much logits grow at a ratio of widths, from an instance of twice the width."""
+    if doubled is None:
+        return None
+    places = places_of(instance.logits, instance.blocks)
+    grown: dict[str, float] = {}
+    for name in comparison.structure.tensors:
+        counterpart = alike(name, comparison.structure.blocks, places)
+        if counterpart is not None and counterpart in doubled:
+            power = round(math.log2(doubled[counterpart]), _DIGITS)
+            grown[name] = width**power
+    return grown
 
 
 def _at_ratio(
