@@ -130,8 +130,9 @@ def test_the_error_of_a_function_holds_with_and_without_kinks(kind: str) -> None
 def test_functions_that_are_no_activations_are_refused() -> None:
     with pytest.raises(ValueError, match=r"jumps near .* has no NTK"):
         nfd.kernel([[1.0]], kind="ntk", activation=torch.sign)
-    with pytest.raises(ValueError, match="must map every entry by itself"):
-        nfd.kernel([[1.0]], activation=lambda x: torch.softmax(x, 0))
+    for function in (lambda x: torch.softmax(x, 0), lambda x: x - x.mean()):
+        with pytest.raises(ValueError, match="must map every entry by itself"):
+            nfd.kernel([[1.0]], activation=function)
 
 
 @pytest.mark.parametrize("kind", ["nngp", "ntk", "independent-feedback"])

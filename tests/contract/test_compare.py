@@ -937,3 +937,28 @@ def test_nothing_is_changed() -> None:
     assert all(torch.equal(before, parameter) for before, parameter in pairs)
     assert groups == [{**group, "params": len(group["params"])} for group in optimizer.param_groups]
     assert model.training
+
+
+# ---- what is not judged, or cannot be
+
+
+def test_a_base_of_another_size_is_refused() -> None:
+    model, plan = planned(rule="mup")
+    sample = batches(1)[0][0]
+    optimizer = AdamW(plan.param_groups(model, lr=LR), lr=LR)
+    of_base = nfd.compare(model, optimizer, plan, lr=LR, base=ResidualMLP(16, 2), sample=sample)
+    assert of_base.agrees
+    with pytest.raises(ValueError, match="base must have the size of the plan's base: 'embed"):
+        nfd.compare(model, optimizer, plan, lr=LR, base=ResidualMLP(32, 2), sample=sample)
+
+
+def test_initial_weights_of_few_entries_are_not_said_to_agree() -> None:
+    def small(width: int, depth: int) -> nn.Module:
+        return nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 2))
+
+    model, plan = planned(small, rule="mup", base=(16, 4))
+    optimizer = AdamW(plan.param_groups(model, lr=LR), lr=LR)
+    answer = str(nfd.compare(model, optimizer, plan, lr=LR, initial=True))
+    assert "begin and train" not in answer
+    assert "(too few entries)" in answer
+    assert "'2.weight'" in answer

@@ -11,7 +11,7 @@ from torch import nn
 from nfd.core.checks import check_flag, check_real
 from nfd.core.errors import InputError, InputTypeError
 from nfd.core.modes import gradients
-from nfd.core.words import plural
+from nfd.core.words import quoted
 from nfd.scaling.compared import Beside, Tuned, compare_settings
 from nfd.scaling.find_law import law_of
 from nfd.scaling.forward_beside import ForwardBeside, forward_beside
@@ -22,7 +22,7 @@ from nfd.scaling.plan import Plan
 from nfd.scaling.plan_comparison import PlanComparison
 from nfd.scaling.rules import MAX_RATE
 from nfd.scaling.samples import check_sample
-from nfd.scaling.start_beside import starts_beside
+from nfd.scaling.start_beside import check_base, starts_beside
 from nfd.scaling.stepped import Step, stepping_of
 
 
@@ -95,18 +95,20 @@ def compare(
     part = planned_part(model, plan.entries)
     held = held_as_planned(part, plan.entries)
     stepping = stepping_of(plan, held, optimizer)
+    if base is not None:
+        check_base(base, plan, part)
     passes = forward_beside(plan, part, held, base, sample, forward)
     tensors = _tensors(plan, stepping.steps, passes)
     rows, references = compare_settings(tensors, tuned, law_of(plan.optimizer))
     rows += passes.rows
     notes = _notes(plan, stepping.steps, tuned)
+    unjudged: list[str] = []
     if check_flag("initial", initial):
         starts, unjudged = starts_beside(plan, part, held, passes.factors, base)
         rows += starts
-        if unjudged:
-            tensors_of_few = plural(unjudged, "tensor with", "tensors with")
-            notes.append(f"Initial weights of {tensors_of_few} few entries cannot be judged.")
     left_out = []
+    if unjudged:
+        left_out.append(f"initial weights of {quoted(unjudged)} (too few entries)")
     if not initial:
         left_out.append("initial weights (initial=True)")
     if base is None:

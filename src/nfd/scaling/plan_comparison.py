@@ -110,16 +110,20 @@ class PlanComparison(Shown):
         return Answer(
             "good",
             "Agrees",
-            f"{tensors[:1].upper()}{tensors[1:]} {self._verb()} as the plan says",
+            self._what_agrees(),
             because=self._because(),
             but=but,
             about=about,
             details=details,
         )
 
-    def _verb(self) -> str:
-        is_begun = any(row.setting == "std" for row in self.rows)
-        return "begin and train" if is_begun else "train"
+    def _what_agrees(self) -> str:
+        """Say how many tensors train, and begin, by the plan."""
+        begun = {row.tensor for row in self.rows if row.setting == "std"}
+        tensors = f"All {plural(self.count, 'tensor')}"
+        if len(begun) == self.count:
+            return f"{tensors} begin and train as the plan says"
+        return f"{tensors} train as the plan says" + (f", {len(begun)} begin so" if begun else "")
 
     def _what_differs(self) -> str:
         """Say how many tensors differ, and in what."""

@@ -28,7 +28,7 @@ def starts_beside(
     held: Mapping[str, Held],
     factors: Mapping[str, float],
     base: nn.Module | None,
-) -> tuple[list[Compared], int]:
+) -> tuple[list[Compared], list[str]]:
     """Compare initial weights with the plan's, at the factors of the model's forward pass.
 
     Args:
@@ -40,13 +40,13 @@ def starts_beside(
             those that the plan was made with.
 
     Returns:
-        the rows, and how many tensors have too few entries to judge them.
+        the rows, and the tensors that have too few entries to judge them.
     """
     of_base = _in_base(model, base)
     # Networks of the paper know their initial weights; others were measured in a base.
     is_exact = base is None and told_by(model) is not None
     rows = []
-    unjudged = 0
+    unjudged: list[str] = []
     for name, tensor in held.items():
         entry = plan.entries[name]
         if not tensor.is_trained or (entry.start.kept and plan.start_factor(name) == 1):
@@ -68,10 +68,27 @@ def starts_beside(
             error = math.sqrt(0.5 / count + (0.0 if is_exact else 0.5 / in_base))
         differs = _differs(value, planned, error)
         if not differs and CHANCE * error > _MOST:
-            unjudged += 1
+            unjudged.append(name)
             continue
         rows.append(Compared(name, "std", value, planned, differs))
     return rows, unjudged
+
+
+def check_base(base: nn.Module, plan: Plan, model: nn.Module) -> None:
+    """Check that a base has the sizes of the base that the plan was made with."""
+    of_base = _in_base(model, base)
+    for name, parameter in tensors(model).items():
+        if name not in of_base:
+            continue
+        ratios = plan.entries[name].ratios
+        expected = round(parameter.parameter.numel() / (ratios.fan_in * ratios.fan_out))
+        entries = of_base[name].numel()
+        if entries != expected:
+            raise InputError(
+                f"base must have the size of the plan's base: {name!r} has {expected} entries "
+                f"there, and {entries} in the base that was given. Build base at that size, or "
+                "plan the model with this base."
+            )
 
 
 def _rms(entries: Tensor) -> float:
