@@ -19,6 +19,7 @@ from nfd.core.findings import Axes, Finding
 from nfd.core.tables import Row
 from nfd.report import look
 from nfd.report.charts import chart_of
+from studies import lora_ranks
 from studies.embedding_rate import WIDTHS
 
 ROOT = Path(__file__).parents[1]
@@ -30,6 +31,7 @@ BRANCHES = {
     "sgd-40": "SGD, 40 steps",
     "muon-1": "Muon, 1 step",
 }
+LORA_FACTORS = {"alpha/r": "alpha/r", "alpha/sqrt(r)": "alpha/√r", "none": "no factor"}
 HERO = {
     "standard": "PyTorch's defaults: tuned small, the large one loses",
     "mup": "A plan: tuned small, it fits",
@@ -202,6 +204,19 @@ def embedding_rate(numbers: Any) -> Any:
     return beside(left, right)
 
 
+def lora(numbers: Any) -> Any:
+    """Draw how the best rate of a frozen Transformer's adapters follows the rank."""
+    panels = []
+    answers = lora_ranks.answers(numbers)
+    for optimizer, label in (("adamw", "AdamW"), ("muon", "Muon")):
+        rates = list[Row]()
+        for factor, name in LORA_FACTORS.items():
+            table = answers[f"{optimizer}, rank, {factor}"].of(lora_ranks.RULE).table
+            rates += cells(name, table, "width", "best lr")
+        panels.append(panel(f"{label}: one rate for A and B", rates, "rank r", "best rate"))
+    return beside(*panels)
+
+
 # Learning rates and losses that both panels of the hero show, and the rates that are named.
 HERO_RATES = (1e-4, 1.2e-1)
 HERO_LOSSES = (2.55, 3.2)
@@ -341,6 +356,7 @@ CHARTS = {
     "best-rate-in-width": ("studies/rate_in_width", rate_in_width),
     "muon-depth": ("studies/muon_depth", muon_depth),
     "embedding-rate": ("studies/embedding_rate", embedding_rate),
+    "lora": ("studies/lora_ranks", lora),
     "hero": ("studies/embedding_rate", hero),
     "kernels-in-training": ("calibration/kernels_in_training", kernels_in_training),
 }

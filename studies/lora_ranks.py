@@ -33,7 +33,13 @@ where the grids begin and how many steps there are:
 - The start of A: in^-1 with the rates of the plan is trained too, under AdamW. The start that is
   published stays unless its drift lies outside of the margin, and that of in^-1 within.
 
+A later look was decided after these results were seen, as three seeds left axes undecided; it is
+stored apart. Widths 32 to 256 under AdamW have 12 seeds there, the first three among them. ``plan
+in rank`` gives A and B the plan's rates in rank, with 3 seeds: A's is 1, and B's 16 / (c r). Under
+alpha / r that is one rate, which the main runs have.
+
 Run: ``python -m studies.lora_ranks`` writes ``studies/lora_ranks.json``; after a stop it goes on.
+``python -m studies.lora_ranks page`` makes the tables of docs/lora.md from it.
 """
 
 from __future__ import annotations
@@ -45,12 +51,15 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 import nfd
+from makers.tables import fill_page, markdown
+from nfd.core.tables import Row
 from studies.byte_gpt import BYTES, corpus
 
 LENGTH = 32
@@ -63,7 +72,9 @@ RANKS = [4, 16, 64, 256]
 WIDTHS = [64, 128, 256]
 RANK = 16
 MOST_RATES = 12
-PAGE = Path(__file__).with_suffix(".json")
+NUMBERS = Path(__file__).with_suffix(".json")
+PAGE = Path(__file__).parents[1] / "docs/lora.md"
+MARGIN = 0.25
 FACTORS: dict[str, Callable[[int], float]] = {
     "alpha/r": lambda rank: RANK / rank,
     "alpha/sqrt(r)": lambda rank: math.sqrt(RANK / rank),
@@ -79,6 +90,9 @@ EXPECTED = {
     ("muon", "alpha/sqrt(r)"): 0.5,
     ("muon", "none"): 0.0,
 }
+LATER_SEEDS = 12
+# The rule that `nfd.fit_transfer` gives to rows that name none.
+RULE = "logged"
 MUON = (3.4445, -4.7750, 2.0315)
 
 
@@ -86,8 +100,8 @@ MUON = (3.4445, -4.7750, 2.0315)
 class Cell:
     """Fine-tuning runs that differ in the learning rate and the seed.
 
-    ``rates`` says how those of A and B follow width: "one", or "plan". ``start`` is the power of
-    the fan-in with which A begins.
+    ``rates`` says how those of A and B follow width: "one", or "plan". "plan in rank" says how
+    they follow rank. ``start`` is the power of the fan-in with which A begins.
     """
 
     optimizer: str
@@ -104,8 +118,16 @@ class Cell:
         return (WIDTHS[0] / self.width) ** power if self.rates == "plan" else 1.0
 
     @property
+    def rate_of_b(self) -> float:
+        """The learning rate of B over the grid's one."""
+        undone = self.rank * FACTORS[self.factor](self.rank)
+        return RANK / undone if self.rates == "plan in rank" else 1.0
+
+    @property
     def first_exponent(self) -> int:
         """Where the grid begins: the exponent of the middle rate."""
+        if self.rates == "plan in rank":
+            return FIRST[self.optimizer]
         drift = EXPECTED[self.optimizer, self.factor] * math.log2(self.rank / RANK)
         return FIRST[self.optimizer] + round(drift)
 
@@ -249,7 +271,7 @@ def tuned(cell: Cell, exponents: list[float], seed: int) -> list[float]:
         with torch.no_grad():
             for k, (p, gradient) in enumerate(zip(adapters, gradients, strict=True)):
                 update = updates(cell.optimizer, step, gradient, moments[k])
-                relative = 1.0 if k % 2 else cell.rate_of_a
+                relative = cell.rate_of_b if k % 2 else cell.rate_of_a
                 p.sub_(update * (rates * relative * (1 - step / STEPS)))
     with torch.no_grad():
         final = losses(base, adapters, factor, held_out())
@@ -290,31 +312,64 @@ def cells() -> list[Cell]:
     return sorted(dict.fromkeys(listed), key=lambda cell: cell.rank)
 
 
-def answers() -> dict[str, nfd.Transfer]:
-    """Fit the drift of the best rate of every question, by its name; sizes stand as widths."""
-    rows = dict[str, list[dict[str, float]]]()
-    for stored in json.loads(PAGE.read_text()):
-        cell = Cell(**stored["cell"])
-        for question, size in _questions(cell):
-            for exponent, losses_of_seeds in stored["losses"].items():
-                for seed, loss in enumerate(losses_of_seeds):
-                    row = {"width": size, "lr": 2.0 ** float(exponent), "seed": seed, "loss": loss}
-                    rows.setdefault(question, []).append(row)
-    return {question: nfd.fit_transfer(table) for question, table in sorted(rows.items())}
+def later_cells() -> dict[Cell, int]:
+    """Say how many seeds the cells of the later look have."""
+    seeds = dict[Cell, int]()
+    for width in [*WIDTHS, WIDTHS[0] // 2]:
+        for rates, start in (("one", -0.5), ("plan", -0.5), ("plan", -1.0)):
+            seeds[Cell("adamw", "none", RANK, width, rates, start)] = LATER_SEEDS
+    for factor in ("none", "alpha/sqrt(r)"):
+        for rank in (4, 64, 256):
+            seeds[Cell("adamw", factor, rank, WIDTHS[-1], "plan in rank")] = SEEDS
+    return seeds
 
 
-def _questions(cell: Cell) -> list[tuple[str, int]]:
+def answers(numbers: Any, look: str = "first") -> dict[str, nfd.Transfer]:
+    """Fit the drift of the best rate of every question, by its name; sizes stand as widths.
+
+    A question has the seeds that all of its cells have.
+
+    Args:
+        numbers: what is stored.
+        look: "first", or "later".
+    """
+    losses_of = dict[str, dict[int, dict[str, list[float]]]]()
+    for stored in numbers[look]:
+        for question, size in _questions(Cell(**stored["cell"]), look):
+            losses_of.setdefault(question, {})[size] = stored["losses"]
+    return {
+        question: nfd.fit_transfer(_table(sizes)) for question, sizes in sorted(losses_of.items())
+    }
+
+
+def _table(sizes: dict[int, dict[str, list[float]]]) -> list[dict[str, float]]:
+    """The rows of one question, of the seeds that all cells have."""
+    seeds = min(len(losses_of) for rates in sizes.values() for losses_of in rates.values())
+    rows = []
+    for size, rates in sizes.items():
+        for exponent, losses_of in rates.items():
+            for seed, loss in enumerate(losses_of[:seeds]):
+                row = {"width": size, "lr": 2.0 ** float(exponent), "seed": seed, "loss": loss}
+                rows.append(row)
+    return rows
+
+
+def _questions(cell: Cell, look: str) -> list[tuple[str, int]]:
     """Name the questions that a cell is a part of, and its size in each."""
     questions = []
     is_usual = cell.rates == "one" and cell.start == -0.5
     if is_usual and cell.width == WIDTHS[-1]:
         factors = [*FACTORS] if cell.rank == RANK else [cell.factor]
-        questions += [(f"{cell.optimizer}, rank, {factor}", cell.rank) for factor in factors]
+        endings = {"first": "", "later": ", plan"}
+        for factor in factors:
+            questions.append((f"{cell.optimizer}, rank, {factor}{endings[look]}", cell.rank))
+    if cell.rates == "plan in rank":
+        questions.append((f"{cell.optimizer}, rank, {cell.factor}, plan", cell.rank))
     if cell.rank != RANK:
         return questions
     if cell.start == -0.5:
         questions.append((f"{cell.optimizer}, width, {cell.rates}", cell.width))
-    # At the smallest width both starts are one.
+    # At 64, where all relations are 1, both starts are one.
     is_smallest = cell.width == WIDTHS[0] and cell.rates == "plan" and cell.optimizer == "adamw"
     if cell.start == -1.0 or is_smallest:
         questions.append(("adamw, width, plan, start in^-1", cell.width))
@@ -324,15 +379,75 @@ def _questions(cell: Cell) -> list[tuple[str, int]]:
 def main() -> None:
     """Measure the cells that are not stored."""
     torch.set_num_threads(1)
-    stored = json.loads(PAGE.read_text()) if PAGE.exists() else []
-    done = [row["cell"] for row in stored]
-    for cell in cells():
-        if asdict(cell) in done:
+    stored = json.loads(NUMBERS.read_text()) if NUMBERS.exists() else {"first": [], "later": []}
+    wanted = {"first": dict.fromkeys(cells(), SEEDS), "later": later_cells()}
+    for look, seeds_of in wanted.items():
+        done = [row["cell"] for row in stored[look]]
+        for cell, seeds in seeds_of.items():
+            if asdict(cell) in done:
+                continue
+            measured = rows_of(cell, range(seeds))
+            stored[look].append({"cell": asdict(cell), "losses": measured})
+            NUMBERS.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
+            means = {k: round(sum(v) / seeds, 3) for k, v in sorted(measured.items())}
+            print(look, cell, means, flush=True)
+
+
+def judged(answer: nfd.Transfer) -> Row:
+    """The drift of a best rate, and what the criterion says of it."""
+    drift = answer.drift(RULE, "width")
+    word = "undecided"
+    if drift.low > MARGIN or drift.high < -MARGIN:
+        word = "moves"
+    elif drift.low > -MARGIN and drift.high < MARGIN:
+        word = "keeps"
+    text = f"{drift.value:.2f} [{drift.low:.2f}, {drift.high:.2f}]"
+    return {"drift": text, "by the criterion": word}
+
+
+def tables(numbers: Any) -> dict[str, str]:
+    """The tables of the page, by name."""
+    first = answers(numbers)
+    later = answers(numbers, "later")
+    ranks = list[Row]()
+    for (optimizer, factor), expected in EXPECTED.items():
+        name = f"{optimizer}, rank, {factor}"
+        ranks.append({"optimizer, factor": _label(name), "expected": f"{expected:g}"})
+        ranks[-1].update(judged(first[name]))
+    return {
+        "rank": markdown(ranks),
+        "width": markdown(_rows(first, "width", with_seeds=False)),
+        "later-width": markdown(_rows(later, "width", with_seeds=True)),
+        "later-rank": markdown(_rows(later, "rank", with_seeds=True)),
+    }
+
+
+def _rows(looked: dict[str, nfd.Transfer], axis: str, *, with_seeds: bool) -> list[Row]:
+    rows = list[Row]()
+    for name, answer in looked.items():
+        if f", {axis}, " not in name or len(answer.of(RULE).cells) == 1:
             continue
-        measured = rows_of(cell, range(SEEDS))
-        stored.append({"cell": asdict(cell), "losses": measured})
-        PAGE.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
-        print(cell, {k: round(sum(v) / SEEDS, 3) for k, v in sorted(measured.items())}, flush=True)
+        row: Row = {"case": _label(name)}
+        if with_seeds:
+            cells_of = answer.of(RULE).cells
+            row["sizes"] = f"{min(cells_of)[0]} to {max(cells_of)[0]}"
+            row["seeds"] = min(len(scores.seeds) for scores in cells_of.values())
+        rows.append(row | judged(answer))
+    return rows
+
+
+def _label(question: str) -> str:
+    """Name a question as the page does."""
+    optimizer, _, case = question.split(", ", 2)
+    names = {"one": "one rate", "plan": "rates as in the plan", "none": "no factor"}
+    words = names.get(case, case)
+    if case.endswith(", plan"):
+        factor = case.removesuffix(", plan")
+        words = f"{names.get(factor, factor)}, B's rate of the plan"
+    if "start" in case:
+        words = "rates as in the plan, A begins with in^-1"
+    shown = {"adamw": "AdamW", "muon": "Muon"}[optimizer]
+    return f"{shown}, {words}"
 
 
 def pilot() -> None:
@@ -349,4 +464,9 @@ def pilot() -> None:
 
 
 if __name__ == "__main__":
-    pilot() if sys.argv[1:] == ["pilot"] else main()
+    if sys.argv[1:] == ["pilot"]:
+        pilot()
+    elif sys.argv[1:] == ["page"]:
+        fill_page(PAGE, tables(json.loads(NUMBERS.read_text())))
+    else:
+        main()

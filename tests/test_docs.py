@@ -63,7 +63,7 @@ LONG |= {
 # Pages of frameworks that not every environment has; timm needs a torchvision that fits PyTorch.
 NEEDS = {"docs/howto/timm.md": "timm.optim"}
 # Pages of frameworks that call what their own dependencies will change.
-OUTDATED = {"docs/howto/lightning.md", "docs/howto/trl.md"}
+OUTDATED = {"docs/howto/lightning.md", "docs/howto/lora.md", "docs/howto/trl.md"}
 WARNS = {  # pages that show a mistake
     "README.md": "AdamW was not made from the plan",
     "docs/howto/watch.md": r"2 layers do not train \(1\.2\.up, 1\.2\.down\)",
