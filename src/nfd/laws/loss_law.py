@@ -60,6 +60,8 @@ _POWERS = dict.fromkeys(_LIMITED, (1.0, 0.4)) | {"tokens": (0.4, 1.0)}
 # a third was refused without them, and the floor lay in none of the intervals of the others.
 _UNUSUAL_POWER = (0.6, 1.1)
 _UNUSUAL = 0.75
+# A steeper power is a smallest size that breaks the law, not a law.
+_STEEPEST = 2.5
 # The answer is the law with the usual powers where another explains no more than this, of a
 # chi-squared: the prior of unusual powers moves powers that losses show exactly.
 _GAIN = 4.0
@@ -482,7 +484,10 @@ class _Fit:
         usual = np.concatenate([sure[: form.powers.stop], self.allowed**-2])
         modes = list[_Mode]()
         for middle, precision in self._priors(usual):
-            modes.append(self._mode(middle, precision, variance))
+            mode = self._mode(middle, precision, variance)
+            powers = np.exp(mode.law[form.powers])
+            if not modes or powers.max(initial=0.0) <= _STEEPEST:
+                modes.append(mode)
         chances = self._chances(modes)
         self.likeliest = modes[int(np.argmax(chances))].law
         gain = self.misfit(modes[0].law) - self.misfit(self.likeliest)
