@@ -952,6 +952,30 @@ def test_a_base_of_another_size_is_refused() -> None:
         nfd.compare(model, optimizer, plan, lr=LR, base=ResidualMLP(32, 2), sample=sample)
 
 
+class GrowingExperts(nn.Module):
+    """As many experts as an eighth of the width, in one stack."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        self.embed = nn.Linear(64, width)
+        self.experts = nn.Parameter(torch.randn(width // 8, width, width) / width**0.5)
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.embed(x).relu()
+        return self.head((h @ self.experts).relu().mean(0))
+
+
+def test_a_base_with_fewer_experts_is_the_plans() -> None:
+    model, plan = planned(GrowingExperts, rule="mup")
+    optimizer = AdamW(plan.param_groups(model, lr=LR), lr=LR)
+    sample = batches(1)[0][0]
+    base = GrowingExperts(16, 4)
+    nfd.compare(model, optimizer, plan, lr=LR, base=base, sample=sample)
+    with pytest.raises(ValueError, match="base must have the size of the plan's base"):
+        nfd.compare(model, optimizer, plan, lr=LR, base=GrowingExperts(32, 4), sample=sample)
+
+
 def test_initial_weights_of_few_entries_are_not_said_to_agree() -> None:
     def small(width: int, depth: int) -> nn.Module:
         return nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 2))

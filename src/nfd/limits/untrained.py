@@ -71,8 +71,8 @@ class _Pairs:
 
     def variances(self, C: Tensor) -> tuple[Tensor, Tensor]:
         """Return the variances of the first and of the second inputs of pairs, [P] each."""
-        own = C[self.rows == self.columns]
-        return own[self.rows], own[self.columns]
+        of_inputs = C[self.rows == self.columns]
+        return of_inputs[self.rows], of_inputs[self.columns]
 
     def filled(self, values: Tensor) -> Tensor:
         """Make symmetric matrices [..., N, N] of values [..., P]."""
