@@ -60,8 +60,8 @@ _POWERS = dict.fromkeys(_LIMITED, (1.0, 0.4)) | {"tokens": (0.4, 1.0)}
 # a third was refused without them, and the floor lay in none of the intervals of the others.
 _UNUSUAL_POWER = (0.6, 1.1)
 _UNUSUAL = 0.75
-# A steeper power is a smallest size that breaks the law, not a law: one that lay above it was fitted
-# by a power of 4, and the law then refused, in 5 of 14 draws. Powers to 2 are promised.
+# A steeper power is a smallest size that breaks the law, not a law. One that lay above it was
+# fitted by a power of 4, and the law then refused, in 5 of 14 draws. Powers to 2 are promised.
 _STEEPEST = 2.5
 # The answer is the law with the usual powers where another explains no more than this, of a
 # chi-squared: the prior of unusual powers moves powers that losses show exactly.
