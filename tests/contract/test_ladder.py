@@ -104,7 +104,7 @@ def test_what_is_no_loss_is_named() -> None:
 def test_scatter_of_the_runs_refuses_no_forecast_that_is_near_and_is_said() -> None:
     """Forecasts of ladders that scatter by 1 to 2 % were refused, and off by 0.7 %."""
     near = {"parameters": 3e9, "tokens": 6.4e10}
-    law = fitted(0.01)
+    law = fitted(0.02)
     said = law.at(**near)
     assert said.high - said.low > 0.08 * said.value
     assert law.tuned_width((3e9, 6.4e10)) < 0.08
@@ -118,10 +118,12 @@ def test_scatter_of_the_runs_refuses_no_forecast_that_is_near_and_is_said() -> N
 
 def test_scatter_that_leaves_no_use_of_an_interval_refuses_the_forecast() -> None:
     law = fitted(0.05)
-    said = law.at(**FAR)
-    assert said.high - said.low > 0.16 * said.value
-    assert "as the runs scatter" in (law.refused(**FAR) or "")
-    assert law.forecast_at(**FAR).answer.tone == "open"
+    near = {"parameters": 3e9, "tokens": 6.4e10}
+    said = law.at(**near)
+    assert said.high - said.low > 0.2 * said.value
+    assert law.tuned_width((3e9, 6.4e10)) < 0.08
+    assert "as the runs scatter" in (law.refused(**near) or "")
+    assert law.forecast_at(**near).answer.tone == "open"
 
 
 def test_one_run_that_is_tuned_badly_does_not_spoil_the_forecast() -> None:
@@ -173,8 +175,8 @@ def test_the_best_split_is_as_uncertain_as_the_runs_and_repeats_why_not_to_trust
     assert math.log(unsure.parameters.high / unsure.parameters.low) > 2 * math.log(
         sure.parameters.high / sure.parameters.low
     )
-    assert "wide" in unsure.note
     assert "wide" not in sure.note
+    assert "wide" in fitted(0.05).best(flops=100 * flops).note
 
 
 def test_the_best_split_of_a_budget_lies_in_its_intervals() -> None:

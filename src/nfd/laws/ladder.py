@@ -53,7 +53,7 @@ Array = NDArray[np.float64]
 # The factor and the power of each variable.
 _LETTERS = {"parameters": ("A", "a"), "tokens": ("B", "b"), "flops": ("A", "a")}
 # However well the law is known, no wider interval can be used.
-WIDEST = 2 * REFUSED
+WIDEST = 0.2
 # A size is off the line of the runs by more than so many of their deviations from it; targets of
 # published ladders, also of one budget, stay below 25.
 _OFF = 30.0
@@ -496,7 +496,7 @@ class LadderLaw(Shown):
         """Why not to trust a forecast at 10 times the compute of the largest run.
 
         Its interval would be wider than 8 % even if the runs were tuned alike, and the run follows
-        that would help most; or their scatter makes it wider than 16 %. ``refused`` is about any
+        that would help most; or their scatter makes it wider than 20 %. ``refused`` is about any
         size.
         """
         return self.refused(**self._named(self._target()))
