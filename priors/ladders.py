@@ -398,9 +398,9 @@ def refusal(one: Forecast, calibration: Calibration) -> str | None:
     tuned = min(1.0, UNTUNED / one.scatter)
     half = calibration.q * calibration.spread(tuned * one.sd, one.gain)
     if 2 * np.median(half) > REFUSED:
-        return f"its interval would be wider than {REFUSED:.0%} if the runs were tuned alike"
+        return f"even runs that are tuned alike would leave an interval wider than {REFUSED:.0%}"
     if 2 * np.median(half_widths(one, calibration)) > WIDEST:
-        return f"the scatter of its runs makes its interval wider than {WIDEST:.0%}"
+        return f"the scatter of the runs makes it wider than {WIDEST:.0%}"
     return None
 
 
