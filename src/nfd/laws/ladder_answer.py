@@ -162,10 +162,7 @@ class LadderForecast(Shown):
             f"run; the law misses none of your {sizes_in_words(law.losses)} by more than "
             f"{percent(miss)}."
         )
-        if law.residual > UNTUNED:
-            to_run = self._tune_again()
-        else:
-            to_run = self._rate()
+        to_run = self._tune_again() if law.residual > UNTUNED else self._rate()
         return self._answer(title, because, to_run, tone="good", state=USABLE, but=self._but())
 
     def _but(self) -> str:

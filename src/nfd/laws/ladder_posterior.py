@@ -48,8 +48,8 @@ class Calibration:
 
     They are ``q sqrt((k sd)^2 + tau^2 + (kappa gain)^2)``. Here ``sd`` is the posterior's standard
     deviation of the log loss, and ``gain`` is how far the forecast lies below the best run that was
-    fitted. Where the error of a run is ``UNTUNED`` or more, k falls with its power ``scatter``: runs
-    that are not tuned alike scatter more than the law that they show is off.
+    fitted. Where the error of a run is ``UNTUNED`` or more, k falls with its power ``scatter``:
+    runs that are not tuned alike scatter more than the law that they show is off.
     """
 
     k: float = 1.0
