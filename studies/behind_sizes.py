@@ -24,10 +24,12 @@ from typing import Any
 import numpy as np
 
 import nfd
+from makers.tables import fill_page, markdown
 from nfd.laws.ladder import LadderLaw
 from nfd.laws.supplies import MOST_REPEATS
 
 RESULT = Path(__file__).with_suffix(".json")
+PAGE = Path(__file__).parents[1] / "docs" / "repeats-and-experts.md"
 Run = dict[str, float]
 # Repeats that are worth nearly as much as new tokens.
 _FEW = 4.0
@@ -168,8 +170,38 @@ def with_experts(runs: list[Run]) -> list[dict[str, Any]]:
     ]
 
 
+def tables(rows: list[dict[str, Any]]) -> dict[str, str]:
+    """The table of the page, by name."""
+    cases = []
+    for row in rows:
+        cases.append(
+            {
+                "forecast": row["case"],
+                "fitted": f"{row['runs']}",
+                "held out": f"{row['targets']}",
+                "R or g": _number(row),
+                "error, % (largest)": f"{row['error']:.1f} ({row['largest']:.1f})",
+                "inside": f"{100 * row['inside']:.0f} %",
+                "refused": f"{100 * row['refused']:.0f} %",
+                "without: error, %": f"{row['without: error']:.1f} ({row['without: largest']:.1f})",
+                "without: inside": f"{100 * row['without: inside']:.0f} %",
+            }
+        )
+    return {"cases": markdown(cases)}
+
+
+def _number(row: dict[str, Any]) -> str:
+    for letter in ("R", "g"):
+        if letter in row:
+            term = row[letter]
+            digits = 0 if letter == "R" else 2
+            ends = f"{term['low']:.{digits}f}, {term['high']:.{digits}f}"
+            return f"{letter} {term['value']:.{digits}f} [{ends}]"
+    return "not shown"
+
+
 def main() -> None:
-    """Print and store every case."""
+    """Print and store every case, and fill the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="the folder of both tables")
     folder = parser.parse_args().data
@@ -178,6 +210,7 @@ def main() -> None:
     for row in rows:
         print(row, flush=True)
     RESULT.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    fill_page(PAGE, tables(rows))
 
 
 if __name__ == "__main__":

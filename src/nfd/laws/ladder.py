@@ -325,14 +325,12 @@ class LadderLaw(Shown):
                 of tokens to parameters that all runs have.
             unique_tokens: how many of its tokens are distinct; by default all.
             total_parameters: of a mixture of experts; by default as many times those in use as in
-                the dearest run.
+                the run of the lowest loss.
 
         Raises:
             ValueError: for other variables than those of the law.
         """
-        behind = self.behind(
-            {"unique_tokens": unique_tokens, "total_parameters": total_parameters}
-        )
+        behind = self.behind({"unique_tokens": unique_tokens, "total_parameters": total_parameters})
         if self.variables == FLOPS_ONLY:
             size = self._size({"parameters": parameters, "tokens": tokens, "flops": flops})
         elif flops is None:
@@ -351,15 +349,14 @@ class LadderLaw(Shown):
                 continue
             if name not in self.supplies:
                 raise InputError(
-                    f"these runs do not show what {name} are worth: no column of them varies beside "
-                    f"{SUPPLIES[name].variable}. Leave {name} out, or add runs that differ in them."
+                    f"these runs do not show what {name} are worth: no column of them varies "
+                    f"beside {SUPPLIES[name].variable}. Leave {name} out, or add runs that differ "
+                    "in them."
                 )
             given[name] = check_real(name, value, above=0.0)
         return given
 
-    def forecasts(
-        self, sizes: Array, behind: Mapping[str, float] | None = None
-    ) -> list[Interval]:
+    def forecasts(self, sizes: Array, behind: Mapping[str, float] | None = None) -> list[Interval]:
         """The losses of new runs at sizes ``[K, variables]``, with calibrated intervals.
 
         Args:
@@ -599,8 +596,8 @@ class LadderLaw(Shown):
         doubt = self.doubt(**target, **supply)
         if doubt == "repeats":
             return (
-                f"Tokens would repeat {number(self.repeats(size, supply))} times, and the runs show "
-                f"{number(self.most_repeats)} at most. Add runs that repeat as often."
+                f"Tokens would repeat {number(self.repeats(size, supply))} times, and the runs "
+                f"show {number(self.most_repeats)} at most. Add runs that repeat as often."
             )
         if doubt == "line":
             return (

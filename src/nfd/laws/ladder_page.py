@@ -93,7 +93,9 @@ def content(forecast: LadderForecast) -> dict[str, Any]:
         "residual": law.residual,
         "warning": law.warning,
         "refusal": refused,
-        "forecast": forecast.size | forecast.behind | {"times": forecast.times, "loss": forecast.loss.limits},
+        "forecast": forecast.size
+        | forecast.behind
+        | {"times": forecast.times, "loss": forecast.loss.limits},
         "ratio": law.ratio,
         "budgets": forecast.table,
         "plan": [] if plan is None else plan.table,

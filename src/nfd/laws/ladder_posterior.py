@@ -151,6 +151,8 @@ def _parsed(stored: Mapping[str, Any]) -> Prior:
 
 # The length scale of the discrepancy's kernel, in decades of N and of D.
 _LENGTH = 1.0
+# The same in the ratios of supplies, such as how often tokens repeat.
+_LENGTH_OF_RATIOS = 0.3
 # The degrees of freedom of the errors of runs, which are Student's t.
 FREEDOM = 4.0
 # How often the variances of runs are expected, and the most likely law is found anew (expectation
@@ -211,7 +213,7 @@ class Posterior:
         self.log_error_variance = covariance[-1, -1]
         # Discrepancy and variances are in units of the squared error of a run.
         self.amplitude = prior.discrepancy**2
-        self.places = np.hstack([self.sizes, self.ratios])
+        self.places = _places(self.sizes, self.ratios)
         self.discrepancy = self.amplitude * _kernel(self.places, self.places)
         if not len(self.sizes):
             self.covariance = self.discrepancy
@@ -227,7 +229,7 @@ class Posterior:
     def ratios_of(self, sizes: Array, supplies: Mapping[str, ArrayLike]) -> Array:
         """The ratios of sizes ``[K, variables]`` for each supply, ``[K, supplies]``.
 
-        Without one tokens are new, and networks as sparse as the dearest run.
+        Without one tokens are new, and networks as sparse as the run of the lowest loss.
         """
         columns = np.ones((len(sizes), len(self.supplies)))
         for k, name in enumerate(self.supplies):
@@ -236,7 +238,7 @@ class Posterior:
             if name in supplies:
                 columns[:, k] = supply.ratio(used, np.asarray(supplies[name], dtype=float))
             elif supply.is_larger:
-                columns[:, k] = self.ratios[self.sizes.prod(1).argmax(), k]
+                columns[:, k] = self.ratios[self.log_losses.argmin(), k]
         return columns
 
     def _draws_of_prior(self, covariance: Array) -> Array:
@@ -264,7 +266,8 @@ class Posterior:
         It is one step of expectation maximisation for Student's t errors (Lange et al.): a run far
         off the curve gets a larger variance.
         """
-        residuals = (self.log_losses - self.curve(draw[None], self.sizes, self.ratios)[0]) * np.exp(-draw[-1])
+        expected = self.curve(draw[None], self.sizes, self.ratios)[0]
+        residuals = (self.log_losses - expected) * np.exp(-draw[-1])
         precision = np.linalg.inv(self.covariance)
         # A residual is discrepancy plus error. Given all residuals r, with P the inverse covariance
         # and v the variance, the error has the mean v (P r) and the variance v - v^2 diag(P).
@@ -351,7 +354,8 @@ class Posterior:
             # Zero at the first start.
             away = 0.3 * seed * np.random.default_rng(seed).normal(size=len(self.mean))
             start = np.concatenate([[0.0], self.mean + away])
-            start[0] = (self.log_losses - self.curve(start[None], self.sizes, self.ratios)[0]).mean()
+            expected = self.curve(start[None], self.sizes, self.ratios)[0]
+            start[0] = (self.log_losses - expected).mean()
             peaks.append(self._peak(start))
         return peaks[int(np.argmax(self.log_density(np.array(peaks))))]
 
@@ -382,10 +386,10 @@ class Posterior:
         """
         if ratios is None:
             ratios = self.ratios_of(sizes, {})
-        places = np.hstack([sizes, ratios])
+        places = _places(sizes, ratios)
         across = self.amplitude * _kernel(self.places, places)
         weights = np.linalg.solve(self.covariance, across)
-        residuals = self.log_losses - self.curve(self.draws, self.sizes)
+        residuals = self.log_losses - self.curve(self.draws, self.sizes, self.ratios)
         means = self.curve(self.draws, sizes, ratios) + residuals @ weights
         return means, self.amplitude * _kernel(places, places) - across.T @ weights
 
@@ -411,9 +415,7 @@ class Posterior:
         deviation = max(float(((logs - middle) @ across).std()), 0.01)
         return abs(float((np.log10(size) - middle) @ across)) / deviation
 
-    def forecasts(
-        self, sizes: Array, ratios: Array | None = None
-    ) -> tuple[Array, Array, Array]:
+    def forecasts(self, sizes: Array, ratios: Array | None = None) -> tuple[Array, Array, Array]:
         """Forecast the log loss of new runs at sizes ``[K, variables]``.
 
         Args:
@@ -436,6 +438,11 @@ class Posterior:
         # A 95 % interval of a normal is 2 x 1.96 standard deviations wide.
         sd = (high - low) / 3.92
         return middle, sd, np.clip(self.log_losses.min() - middle, 0.0, None)
+
+
+def _places(sizes: Array, ratios: Array) -> Array:
+    """Where the discrepancy sees runs, ``[K, variables + supplies]``."""
+    return np.hstack([sizes, ratios ** (_LENGTH / _LENGTH_OF_RATIOS)])
 
 
 def _kernel(rows: Array, columns: Array) -> Array:
