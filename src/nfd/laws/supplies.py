@@ -128,13 +128,14 @@ def _are_free(runs: Sequence[LoggedRun]) -> bool:
 
 def with_supplies(runs: Sequence[LoggedRun], supplies: Sequence[str]) -> list[LoggedRun]:
     """Complete runs: without a number their tokens are new, and all parameters in use."""
-    complete = []
-    for run in runs:
-        more = dict[str, float | None]()
-        for name in supplies:
-            if getattr(run, name) is None:
-                more[name] = getattr(run, SUPPLIES[name].variable)
-        complete.append(replace(run, **more) if more else run)
+    complete = list(runs)
+    if "unique_tokens" in supplies:
+        complete = [replace(run, unique_tokens=run.unique_tokens or run.tokens) for run in complete]
+    if "total_parameters" in supplies:
+        complete = [
+            replace(run, total_parameters=run.total_parameters or run.parameters)
+            for run in complete
+        ]
     return complete
 
 
