@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 
 import pytest
+
 from studies.forecasts import PAGE, added, ended, forecast_of, hash_of, read, score_of, texts
 
 # A row that is added gets a line; no line is changed or taken out.
