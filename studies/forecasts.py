@@ -168,8 +168,8 @@ def _note(row: Row, outcome: Row | None) -> str:
     refused = f" Refused: {row['refused']}" if row["refused"] else ""
     when = "" if row["before"] else ", after the training had ended"
     note = (
-        f"- **{row['run']}** (`{row['id']}`): {row['score']}, at {in_words(row['target'])}, from {len(row['runs'])} "
-        f"runs ({row['source']}; public {row['known']}), made {row['made']}{when} with nfd "
+        f"- **{row['run']}** (`{row['id']}`): {row['score']}, at {in_words(row['target'])}, from "
+        f"{len(row['runs'])} runs ({row['source']}; public {row['known']}), made {row['made']}{when} with nfd "
         f"{row['version']}. {row['caveat']} {own}{refused}"
     )
     if outcome is not None:
