@@ -167,10 +167,11 @@ def _note(row: Row, outcome: Row | None) -> str:
         own += f" {authors['note']}"
     refused = f" Refused: {row['refused']}" if row["refused"] else ""
     when = "" if row["before"] else ", after the training had ended"
+    made = f"made {row['made']}{when} with nfd {row['version']}"
     note = (
         f"- **{row['run']}** (`{row['id']}`): {row['score']}, at {in_words(row['target'])}, from "
-        f"{len(row['runs'])} runs ({row['source']}; public {row['known']}), made {row['made']}{when} with nfd "
-        f"{row['version']}. {row['caveat']} {own}{refused}"
+        f"{len(row['runs'])} runs ({row['source']}; public {row['known']}), {made}. "
+        f"{row['caveat']} {own}{refused}"
     )
     if outcome is not None:
         note += f" Measured: {outcome['value']:g} ({outcome['date']}, {outcome['source']})."

@@ -668,7 +668,7 @@ class LadderLaw(Shown):
     def _middle_curve(self, sizes: Array, behind: Mapping[str, Array]) -> Array:
         """The log losses ``[K]`` by the medians of the law's numbers."""
         ratios = self.posterior.ratios_of(sizes, behind)
-        return self.posterior.curve(self.posterior.middle[None], sizes, ratios)[0]
+        return np.asarray(self.posterior.curve(self.posterior.middle[None], sizes, ratios)[0])
 
     def repeats(self, size: Sizes, behind: Mapping[str, float]) -> float:
         """How often a run goes through its distinct tokens."""

@@ -128,6 +128,7 @@ NAMES: dict[Field, tuple[str, ...]] = {
         "dataset_tokens",
         "u",
     ),
+    # Some count parts of one pass as epochs, in all of a training: ``total_epochs`` is not read.
     "epochs": ("epochs", "train_epochs", "repeats", "repetitions"),
     # Of a mixture of experts, where another column counts those that a token uses (``_totals``).
     "total_parameters": (),
@@ -342,6 +343,8 @@ class LogColumns:
         ranks = dict[str, tuple[bool, bool, bool, bool]]()
         for name in self.names:
             if _key(name) not in NAMES[field] or name in self.given.values():
+                continue
+            if field == "epochs" and "total" in name.lower():
                 continue
             # In a summary, the step is the length of a run that ended.
             if field == "step" and re.search(r"[./]", name):
