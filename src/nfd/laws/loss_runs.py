@@ -104,6 +104,14 @@ def varying_sizes(log: Log) -> list[str]:
         return [_FLOPS]
     if not varying:
         read = [name for name in _SIZES if name in log.columns]
+        sweep = ""
+        if len({run.lr for run in log.runs}) > 1:
+            sweep = " It sweeps the learning rate: it is for nfd.fit_rate_law, nfd transfer --from."
+        if not read and sweep:
+            raise InputError(
+                f"a law of the loss needs runs that differ in size; this table has no size.{sweep} "
+                f"Read: {log.recognised}"
+            )
         if not read:
             raise InputError(
                 "runs must differ in width, depth, parameters or tokens; no column of them was "
@@ -113,9 +121,6 @@ def varying_sizes(log: Log) -> list[str]:
         sizes = listed(
             f"one number of {name}" if name in _COUNTED else f"one {name}" for name in read
         )
-        sweep = ""
-        if len({run.lr for run in log.runs}) > 1:
-            sweep = " It sweeps the learning rate: it is for nfd.fit_rate_law, nfd transfer --from."
         raise InputError(
             f"a law of the loss needs runs that differ in size; this table has {sizes}.{sweep} "
             f"Read: {log.recognised}"
