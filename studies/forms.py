@@ -52,7 +52,7 @@ _P = 0.05
 
 def _additive(x: Array, logs: Array) -> Array:
     """The reducible log loss; x is the logs of the terms at the middle, and the powers."""
-    return np.logaddexp(x[0] - np.exp(x[2]) * logs[0], x[1] - np.exp(x[3]) * logs[1])
+    return np.asarray(np.logaddexp(x[0] - np.exp(x[2]) * logs[0], x[1] - np.exp(x[3]) * logs[1]))
 
 
 def _one_exponent(x: Array, logs: Array) -> Array:

@@ -755,3 +755,18 @@ def test_a_sweep_without_a_size_is_sent_to_the_law_of_the_rate() -> None:
     rows = [{"lr": lr, "loss": 2 + (lr - 0.01) ** 2} for lr in (0.001, 0.01, 0.1)]
     with pytest.raises(ValueError, match=r"has no size\. It sweeps the learning rate"):
         nfd.fit_ladder(rows)
+
+
+def test_a_history_has_the_highest_rate_of_its_schedule() -> None:
+    sizes = (1e6, 3e6, 1e7, 3e7)
+    rows = [
+        {"run_id": f"{N:g}", "params": N, "step": step, "lr": lr, "loss": 1 + loss + 9 / N**0.2}
+        for N in sizes
+        for step, lr, loss in ((100, 0.001, 2.0), (200, 0.002, 1.0), (300, 0.0001, 0.5))
+    ]
+    losses = nfd.fit_ladder(rows).losses
+    assert losses == {(N,): [1.5 + 9 / N**0.2] for N in sizes}
+    # A name with several runs at one step: their rates are their own.
+    sweep = [row | {"step": 300, "lr": 0.001 * row["step"]} for row in rows]
+    with pytest.raises(ValueError, match="differ in lr"):
+        nfd.fit_ladder(sweep)

@@ -142,6 +142,7 @@ def last_steps(runs: Sequence[LoggedRun], notes: list[str]) -> list[LoggedRun]:
     if all(run.step is None for run in runs):
         notes += _note_on_lengths(runs)
         return list(runs)
+    runs = _at_peak_rates(runs)
     with_loss = [run for run in runs if run.loss is not None]
     steps_with_losses = {run.step for run in with_loss if math.isfinite(run.loss or 0.0)}
     last = list[LoggedRun]()
@@ -150,6 +151,21 @@ def last_steps(runs: Sequence[LoggedRun], notes: list[str]) -> list[LoggedRun]:
     if len(last) < len(runs):
         notes.append("Rows are steps: of every run the last step with a loss counts.")
     return last
+
+
+def _at_peak_rates(runs: Sequence[LoggedRun]) -> list[LoggedRun]:
+    """Give every step of a named run the highest rate of the run, where a schedule moves it.
+
+    A name that has a step twice is of several runs, whose rates are their own.
+    """
+    steps = dict[str, list[float]]()
+    rates = dict[str, list[float]]()
+    for run in runs:
+        if run.run is not None and run.step is not None and run.lr is not None:
+            steps.setdefault(run.run, []).append(run.step)
+            rates.setdefault(run.run, []).append(run.lr)
+    peaks = {name: max(rates[name]) for name, at in steps.items() if len({*at}) == len(at)}
+    return [replace(run, lr=peaks.get(run.run or "", run.lr)) for run in runs]
 
 
 def note_on_mixed(
