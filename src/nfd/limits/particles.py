@@ -155,26 +155,17 @@ def solve_nfd(
         samples = _checked_samples(
             inputs, targets, probes, loss=loss, classes=classes, place=check_device(device)
         )
-        eq5 = check_flag("eq5_term", eq5_term)
-        count = check_count("particles", particles)
-        layers = check_count("grid", grid)
-        repeats = check_count("replicates", replicates, minimum=2, maximum=MOST)
-        seed = check_seed(seed)
-        if eq5 and layers < 2:
-            raise InputError(
-                "eq5_term adds terms between steps, of which grid=1 has none. Raise grid, or leave "
-                "it out."
-            )
-        _check_particles(samples, count, layers, eq5)
         scheme = _Scheme(
-            layers,
+            check_count("grid", grid),
             check_real("horizon", horizon, above=0.0),
             activations.activation(activation),
             check_real("eta_c", eta_c, least=0.0, below=MAX_ETA_C),
-            count,
-            eq5,
+            check_count("particles", particles),
+            check_flag("eq5_term", eq5_term),
         )
-        return _solved(samples, scheme, repeats, seed)
+        _check_particles(samples, scheme)
+        count = check_count("replicates", replicates, minimum=2, maximum=MOST)
+        return _solved(samples, scheme, count, check_seed(seed))
 
 
 def _solved(samples: _Samples, scheme: _Scheme, replicates: int, seed: int) -> Solution:
@@ -202,7 +193,7 @@ def _solved(samples: _Samples, scheme: _Scheme, replicates: int, seed: int) -> S
     )
 
 
-# ---- Samples, and the loss of each
+# ---- Samples with the loss of each, and the scheme
 
 
 @dataclass(frozen=True)
@@ -306,10 +297,36 @@ def _probes(probes: Any, x: Tensor) -> Tensor:
     return others
 
 
-def _check_particles(samples: _Samples, particles: int, grid: int, eq5_term: bool) -> None:
+@dataclass(frozen=True)
+class _Scheme:
+    """The grid, the network, the learning rate and the number of particles."""
+
+    L: int
+    T: float
+    act: Activation
+    eta_c: float
+    M: int
+    eq5: bool
+
+    def __post_init__(self) -> None:
+        if self.eq5 and self.L < 2:
+            raise InputError(
+                "eq5_term adds terms between steps, of which grid=1 has none. Raise grid, or leave "
+                "it out."
+            )
+
+    @property
+    def tau(self) -> float:
+        """The size of a step in depth."""
+        return self.T / self.L
+
+
+def _check_particles(samples: _Samples, scheme: _Scheme) -> None:
     """Raise InputError unless particles are more than streams, and fit into memory."""
     K = len(samples.x)
     streams = K * samples.outputs
+    particles = scheme.M
+    grid = scheme.L
     if particles <= streams:
         count = f"{K} samples" if samples.outputs == 1 else f"{streams} outputs of {K} samples"
         raise InputError(
@@ -320,7 +337,7 @@ def _check_particles(samples: _Samples, particles: int, grid: int, eq5_term: boo
     # By particle: phi, Z and, with the term, slopes of every sample, and g and B of every stream;
     # Z and B at grid, the others at grid + 1 times.
     times = grid + 1
-    numbers = K * ((2 if eq5_term else 1) * times + grid) + streams * (times + grid)
+    numbers = K * ((2 if scheme.eq5 else 1) * times + grid) + streams * (times + grid)
     # The Cholesky factors of both, Sigma, Theta, and a temporary copy of it.
     matrices = (grid + times) * K**2 + (grid + 2 * times) * streams**2
     # In bytes of float64.
@@ -338,23 +355,6 @@ def _check_particles(samples: _Samples, particles: int, grid: int, eq5_term: boo
 
 # An output beyond this ends a solution.
 _DIVERGED = 1e12
-
-
-@dataclass(frozen=True)
-class _Scheme:
-    """The grid, the network, the learning rate and the number of particles."""
-
-    L: int
-    T: float
-    act: Activation
-    eta_c: float
-    M: int
-    eq5: bool
-
-    @property
-    def tau(self) -> float:
-        """The size of a step in depth."""
-        return self.T / self.L
 
 
 class Particles:
