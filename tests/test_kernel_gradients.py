@@ -4,6 +4,7 @@ and integrations.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 
@@ -15,12 +16,15 @@ from torch import Tensor
 
 import nfd
 from calibration.kernels import (
+    NUMBERS,
+    PAGE,
     VARIANCES,
     Networks,
     Shape,
     ensemble_rows,
     integrated,
     integrated_gradient,
+    tables,
 )
 from nfd.core.estimates import stderr
 from nfd.limits import kernels
@@ -226,3 +230,9 @@ def test_an_ensemble_is_that_of_its_linear_equations(kind: str) -> None:
     assert float(ends.covariance[1].abs().max()) < 1e-7
     with pytest.raises(ValueError, match="singular, so that training does not end"):
         nfd.kernel_ensemble(torch.cat([X, X[:1]]), [1.0] * 5, test, kind=kind)
+
+
+def test_the_page_has_the_stored_numbers() -> None:
+    page = PAGE.read_text()
+    for text in tables(json.loads(NUMBERS.read_text())).values():
+        assert text.strip() in page
