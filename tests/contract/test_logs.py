@@ -753,7 +753,7 @@ def test_all_epochs_of_a_training_are_no_passes_over_its_tokens() -> None:
 
 def test_a_sweep_without_a_size_is_sent_to_the_law_of_the_rate() -> None:
     rows = [{"lr": lr, "loss": 2 + (lr - 0.01) ** 2} for lr in (0.001, 0.01, 0.1)]
-    with pytest.raises(ValueError, match=r"has no size\. It sweeps the learning rate"):
+    with pytest.raises(ValueError, match=r"columns parameters=\.\.\. It sweeps the learning rate"):
         nfd.fit_ladder(rows)
 
 
