@@ -48,7 +48,6 @@ from nfd.limits.control import (
     exact_kernels,
     small_member,
     starts_at_zero,
-    tangent_rates,
     without_first_outputs,
 )
 from nfd.limits.in_width import PARTS, Estimates, at_infinite_width
@@ -63,6 +62,7 @@ from nfd.limits.probes import (
     check_has_kernels,
     check_rows,
     checked_kernels,
+    tangent_rates,
 )
 from nfd.report.shown import Shown
 from nfd.runs.seeds import check_seeds_differ
@@ -252,7 +252,7 @@ def _of_probes(
             f"{shape_of(inputs)}."
         )
     check_rows(wanted, inputs, net.out_features)
-    return [StreamKernels(inputs, wanted, tangent_rates(member))]
+    return [StreamKernels(inputs, wanted, tangent_rates(member) is not None)]
 
 
 def _estimates(pair: _Pair) -> dict[str, Any]:
