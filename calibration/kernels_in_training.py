@@ -1,11 +1,11 @@
 """Measure whether kernels in training hold the truth.
 
-``python -m calibration.kernels_in_training`` takes ten minutes of processor time, in three parts.
-Their numbers in ``kernels_in_training.json`` fill the page and its chart:
+``python -m calibration.kernels_in_training`` takes half an hour of processor time, in parts. Their numbers in ``kernels_in_training.json`` fill the page and its chart:
 
 * ``dense``: how often 95 % intervals of ``nfd.predict(kernels=True)`` contain the kernels of dense
   networks, which are trained here in plain PyTorch, with the tangent kernel from all gradients of
   all parameters; with and without the kernels known before training.
+* ``rules``: the same for two-layer blocks and for other optimizers than SGD.
 * ``limits``: kernels of both limits of the paper against ``nfd.solve_nfd``.
 * ``turning``: how far kernels turn while digits are learned, for the chart.
 """
@@ -17,7 +17,6 @@ import json
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,9 +25,9 @@ import torch
 from torch import Tensor
 
 import nfd
+from calibration.dense_networks import MOMENTUM, NAMES, Problem, dense_kernels
 from makers.tables import fill_page, markdown
-from nfd.core.activations import activation
-from nfd.core.estimates import Interval, interval
+from nfd.core.estimates import Interval, interval, stderr
 from nfd.core.files import write_text
 from nfd.data import digits
 from nfd.limits.in_width import Estimates, at_infinite_width
@@ -38,7 +37,6 @@ NUMBERS = ROOT / "calibration/kernels_in_training.json"
 PAGE = ROOT / "docs/kernels-in-training.md"
 
 Row = dict[str, Any]
-NAMES = ("features", "streams", "gradients", "tangent")
 
 # A scale that float32 rounds to 1, under which ``nfd.predict`` does not use what is known.
 _AS_THEY_ARE = 1 + 1e-9
@@ -52,112 +50,6 @@ def rms(values: Tensor) -> float:
 # ---- against dense networks in plain PyTorch
 
 
-@dataclass(frozen=True)
-class Problem:
-    """Eight steps of four samples, four other inputs, and a residual network of depth 4."""
-
-    activation: str
-    features: int = 8
-    depth: int = 4
-    rate: float = 0.3
-    looks: tuple[int, ...] = (0, 1, 4, 8)
-
-    @property
-    def data(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Inputs [8, 4, d], targets [8, 4, 1] and probes [4, d]."""
-        generator = torch.Generator().manual_seed(0)
-        x = torch.randn(8, 4, self.features, generator=generator)
-        y = torch.sin(2 * x[..., :1]) + x[..., 1:2] * x[..., 2:3]
-        return x, y, torch.randn(4, self.features, generator=generator)
-
-    @property
-    def family(self) -> nfd.Family:
-        """The networks that ``nfd.predict`` trains."""
-        return nfd.resnets(self.features, 1, activation=self.activation)
-
-
-class Dense:
-    """R networks of a width, in plain PyTorch: U [R, n, d], W [L, R, n, n] and V [R, 1, n]."""
-
-    def __init__(self, problem: Problem, width: int, count: int, seed: int) -> None:
-        generator = torch.Generator().manual_seed(seed)
-        self.problem = problem
-        self.width = width
-        self.phi = activation(problem.activation).phi
-
-        def gaussian(*shape: int) -> Tensor:
-            return torch.randn(*shape, generator=generator).requires_grad_()
-
-        self.U = gaussian(count, width, problem.features)
-        self.W = [gaussian(count, width, width) for _ in range(problem.depth)]
-        self.V = gaussian(count, 1, width)
-
-    @property
-    def parameters(self) -> list[Tensor]:
-        """All of them."""
-        return [self.U, *self.W, self.V]
-
-    def layers(self, x: Tensor) -> list[Tensor]:
-        """The streams h_0 .. h_L of inputs [N, d], [R, N, n] each."""
-        h = [(x / math.sqrt(self.problem.features)) @ self.U.mT]
-        for W in self.W:
-            branch = self.phi(h[-1]) @ W.mT / math.sqrt(self.width * self.problem.depth)
-            h.append(h[-1] + branch)
-        return h
-
-    def step(self, x: Tensor, y: Tensor) -> None:
-        """One step of gradient descent on the mean of ``(f - y)^2 / 2``."""
-        f = self.layers(x)[-1] @ self.V.mT / self.width
-        loss = (f - y).square().mean((1, 2)).sum() / 2
-        gradients = torch.autograd.grad(loss, self.parameters)
-        with torch.no_grad():
-            for parameter, gradient in zip(self.parameters, gradients, strict=True):
-                parameter -= self.problem.rate * self.width * gradient
-
-    def look(self, x: Tensor) -> dict[str, Tensor]:
-        """Return h, phi(h) and g [R, A, N, n], outputs and tangent kernels [R, N, N] of probes."""
-        layers = self.layers(x)
-        f = layers[-1] @ self.V.mT / self.width
-        g = torch.autograd.grad(f.sum(), layers, retain_graph=True)
-        tangent = torch.zeros(len(f), len(x), len(x))
-        of_probes = [
-            torch.autograd.grad(f[:, i].sum(), self.parameters, retain_graph=True)
-            for i in range(len(x))
-        ]
-        for i, first in enumerate(of_probes):
-            for j, second in enumerate(of_probes):
-                for a, b in zip(first, second, strict=True):
-                    tangent[:, i, j] += self.width * (a * b).flatten(1).sum(1)
-        h = torch.stack(layers, 1).detach()
-        return {
-            "streams": h,
-            "features": self.phi(h),
-            "gradients": self.width * torch.stack(g, 1),
-            "tangent": tangent,
-            "outputs": f.detach(),
-        }
-
-
-def dense_kernels(problem: Problem, width: int, count: int, seed: int) -> dict[str, Tensor]:
-    """Return kernels of equal times by name, [count, S, A, N, N], and outputs [count, S, N]."""
-    x, y, probes = problem.data
-    parts: dict[str, list[Tensor]] = {name: [] for name in (*NAMES, "outputs")}
-    chunk = max(1, 2**21 // width**2)
-    for start in range(0, count, chunk):
-        networks = Dense(problem, width, min(chunk, count - start), seed + start)
-        looks: dict[str, list[Tensor]] = {name: [] for name in parts}
-        for step in range(len(x) + 1):
-            if step in problem.looks:
-                for name, seen in networks.look(probes).items():
-                    is_vector = name in ("streams", "features", "gradients")
-                    looks[name].append(seen @ seen.mT / width if is_vector else seen)
-            if step < len(x):
-                networks.step(x[step], y[step])
-        for name, rows in looks.items():
-            parts[name].append(torch.stack(rows, 1).double())
-    return {name: torch.cat(values) for name, values in parts.items()}
-
-
 def equal_times(kernels: nfd.TrainedKernels, name: str, part: str = "value") -> Tensor:
     """Return a predicted kernel at equal times as [S, A, N, N], or [S, N, N] of the tangent's."""
     values: Tensor = getattr(getattr(kernels, name), part)
@@ -168,16 +60,21 @@ def equal_times(kernels: nfd.TrainedKernels, name: str, part: str = "value") -> 
     return torch.stack([values[:, s, :, s] for s in range(values.shape[1])])
 
 
-def truth_of(problem: Problem, count: int) -> dict[str, tuple[Tensor, Tensor]]:
+Truth = dict[str, tuple[Tensor, Tensor]]
+
+
+def truth_of(problem: Problem, count: int, width: int = 512) -> tuple[Truth, Truth]:
     """Return kernels of dense networks at infinite width, with standard errors, by name.
 
-    Like the prediction's: how far training moved them, added to those before, which are known.
+    Like the prediction's: how far training moved them, added to those before, which are known. The
+    second are those before as measured, less the known ones.
     """
-    wide = dense_kernels(problem, 512, count, 1_000)
-    narrow = dense_kernels(problem, 128, count, 2_000_000)
+    wide = dense_kernels(problem, width, count, 1_000)
+    narrow = dense_kernels(problem, width // 4, count, 2_000_000)
     known = prediction(problem, 64, 2, 0).kernels
     assert known is not None
-    truth = {}
+    truth = Truth()
+    before = Truth()
     for name in wide:
         if name == "outputs":
             parts = at_infinite_width(wide[name], narrow[name], 4.0)
@@ -185,8 +82,11 @@ def truth_of(problem: Problem, count: int) -> dict[str, tuple[Tensor, Tensor]]:
             continue
         moved = [values - values[:, :1] for values in (wide[name], narrow[name])]
         parts = at_infinite_width(moved[0], moved[1], 4.0)
-        truth[name] = (parts["value"] + equal_times(known, name)[0], parts["stderr"])
-    return truth
+        exact = equal_times(known, name)[0]
+        truth[name] = (parts["value"] + exact, parts["stderr"])
+        parts = at_infinite_width(wide[name][:, 0], narrow[name][:, 0], 4.0)
+        before[name] = (parts["value"] - exact, parts["stderr"])
+    return truth, before
 
 
 def prediction(
@@ -194,7 +94,15 @@ def prediction(
 ) -> nfd.Prediction:
     """The prediction of kernels whose intervals are judged."""
     x, y, probes = problem.data
-    task = nfd.Task(list(zip(x, y, strict=True)), loss="mse", init_scale=scale)
+    make_optimizer = None
+    if problem.optimizer == "momentum":
+        make_optimizer = partial(nfd.SGD, momentum=MOMENTUM)
+    task = nfd.Task(
+        list(zip(x, y, strict=True)),
+        loss="mse",
+        init_scale=scale,
+        make_optimizer=make_optimizer,
+    )
     return nfd.predict(
         problem.family,
         task,
@@ -213,7 +121,7 @@ def dense_rows(draws: int, count: int) -> list[Row]:
     rows = list[Row]()
     for name in ("relu", "tanh"):
         problem = Problem(name)
-        truth = truth_of(problem, count)
+        truth, _ = truth_of(problem, count)
         tallies: dict[tuple[str, int, str], list[tuple[Tensor, Tensor]]] = {}
         for seed in range(draws):
             for kind, scale in (("known", 1.0), ("plain", _AS_THEY_ARE)):
@@ -263,6 +171,89 @@ def _tally(
         for s, step in enumerate(looks):
             held = (low[s] <= values[s]) & (values[s] <= high[s])
             tallies.setdefault((name, step, kind), []).append((held, (high - low)[s] / 2))
+
+
+# ---- two-layer blocks and other optimizers
+
+RULES = (
+    Problem("relu", block="two-layer", looks=(0, 1, 4)),
+    Problem("tanh", block="two-layer", looks=(0, 1, 4)),
+    Problem("relu", optimizer="momentum", rate=0.1, looks=(0, 1, 4)),
+    Problem("relu", optimizer="muon", rate=0.3, looks=(0, 1, 4)),
+    Problem("relu", optimizer="adam", rate=0.3, looks=(0, 1, 4)),
+)
+
+
+def rule_rows(draws: int, count: int) -> list[Row]:
+    """Compare predictions of width 256, 8 replicates, with dense networks of that width."""
+    rows = list[Row]()
+    for problem in RULES:
+        truth, before = truth_of(problem, count, 256)
+        kernels = [prediction(problem, 256, 8, 100 + seed).kernels for seed in range(draws)]
+        of_problem = {
+            "activation": problem.activation,
+            "block": problem.block,
+            "optimizer": problem.optimizer,
+        }
+        for name in NAMES:
+            value, error = before[name]
+            first = {"quantity": name, "step": 0, "z": rms(value / error)}
+            rows.append(of_problem | first)
+            for s, step in enumerate(problem.looks):
+                if step > 0:
+                    rows.append(of_problem | _judged(kernels, truth[name], name, s, step))
+        print(rows[-12:], flush=True)
+    return rows
+
+
+def first_step_rows(draws: int, count: int) -> list[Row]:
+    """Judge kernels after the first step by many more predictions."""
+    rows = list[Row]()
+    for activation in ("relu", "tanh"):
+        problem = Problem(activation, looks=(0, 1))
+        truth, _ = truth_of(problem, count)
+        kernels = [prediction(problem, 256, 8, 1_000 + seed).kernels for seed in range(draws)]
+        for name in NAMES:
+            row = _judged(kernels, truth[name], name, 1, 1)
+            rows.append({"activation": activation} | row)
+        print(rows[-4:], flush=True)
+    return rows
+
+
+def _judged(
+    kernels: Sequence[nfd.TrainedKernels | None],
+    truth: tuple[Tensor, Tensor],
+    name: str,
+    s: int,
+    step: int,
+) -> Row:
+    """Return the share of intervals that hold a kernel, and distances in standard errors."""
+    values, errors = (part[s] for part in truth)
+    distances = list[Tensor]()
+    held = list[Tensor]()
+    halves = list[Tensor]()
+    for one in kernels:
+        assert one is not None
+        estimate, error, low, high = (
+            equal_times(one, name, part)[s] for part in ("value", "stderr", "low", "high")
+        )
+        distances.append((estimate - values) / error.hypot(errors))
+        held.append((low <= values) & (values <= high))
+        halves.append((high - low) / 2)
+    shares = torch.stack([one.double().mean() for one in held])
+    return {
+        "quantity": name,
+        "step": step,
+        "size": rms(values),
+        "moved": rms(values - truth[0][0]),
+        "half": rms(torch.stack(halves)),
+        "noise of truth": rms(errors),
+        "z": rms(torch.stack(distances)),
+        "held": float(shares.mean()),
+        # Entries of one prediction depend on each other, predictions do not.
+        "held stderr": float(stderr(shares)),
+        "draws": len(kernels),
+    }
 
 
 # ---- both limits of the paper against Definition 1
@@ -438,7 +429,9 @@ def _dense_table(rows: Sequence[Row], name: str) -> list[Row]:
 def main() -> None:
     """Measure the parts that are chosen, and fill the page from all stored numbers."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", nargs="*", default=["dense", "limits", "turning"])
+    parser.add_argument(
+        "--only", nargs="*", default=["dense", "rules", "first step", "limits", "turning"]
+    )
     parser.add_argument("--draws", type=int, default=20)
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -447,6 +440,8 @@ def main() -> None:
         "turning": partial(turning_rows, 512, 8),
         "limits": partial(limit_rows, 16),
         "dense": partial(dense_rows, given.draws, 128),
+        "rules": partial(rule_rows, 12, 128),
+        "first step": partial(first_step_rows, 100, 256),
     }
     for name, measure in parts.items():
         if name in given.only:

@@ -40,7 +40,7 @@ from nfd.core.machine import memory_of
 from nfd.core.modes import undisturbed
 from nfd.core.names import MOST, WIDEST, NetworkWeights
 from nfd.core.random import derive
-from nfd.families.family import Family, as_family
+from nfd.families.family import Family, NetworkFamily, as_family
 from nfd.families.member import Member
 from nfd.families.network import ResNet
 from nfd.limits.control import (
@@ -153,7 +153,7 @@ def predict(
         width: n, a multiple of the base's width; by default 1,024 or the next multiple.
         replicates: how many networks are averaged, R.
         weights: ``"structured"``, ``"deferred"`` or ``"dense"`` (``nfd.defer``). By default
-            structured under SGD and Muon, and dense under others.
+            structured under SGD and Muon, and dense under others and for ``nfd.resnets`` under Muon.
         rtol: the relative standard error that you want; R is doubled until it is met, up to 1,024.
             At infinite depth also how far the last doubling may move losses, by default 0.01.
         outputs: also give the outputs of every step, and of evaluation batches.
@@ -282,7 +282,10 @@ def _weights_of(family: Family, weights: NetworkWeights | None, depth: float) ->
     Refuse also a family without a limit at this depth.
     """
     acts_on_matrices = family.law.equivariant
-    weights = weights or ("structured" if acts_on_matrices else "dense")
+    if weights is None:
+        # The paper's networks have one optimizer where their weights are not stored.
+        needs_stored = isinstance(family, NetworkFamily) and family.law.rest is not None
+        weights = "structured" if acts_on_matrices and not needs_stored else "dense"
     check_limit(family.rule, depth)
     check_choice("weights", weights, get_args(NetworkWeights))
     if weights != "dense" and not acts_on_matrices:
