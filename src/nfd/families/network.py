@@ -325,7 +325,7 @@ class Network(nn.Module):
         law = law_of(optimizer)
         if law.rest is not None:
             raise InputError(
-                f"optimizer={law.name!r} takes only matrices. Use stored ones, weights='dense', and "
+                f"optimizer={law.name!r} takes only matrices. Store them, weights='dense', and use "
                 f"nfd.plan(net, optimizer={law.name!r})."
             )
         rule = self.default_rule if rule is None else rule

@@ -51,8 +51,16 @@ from nfd.limits.control import (
     without_first_outputs,
 )
 from nfd.limits.in_width import PARTS, Estimates, at_infinite_width
+from nfd.limits.modules import (
+    ModuleKernels,
+    ModuleProbes,
+    features_name,
+    gradients_name,
+    module_probes,
+)
 from nfd.limits.predict_page import prediction_answer, prediction_sections
 from nfd.limits.probes import (
+    NO_DEFERRED,
     PROBE_OUTPUTS,
     InputOutputs,
     Kernels,
@@ -153,7 +161,8 @@ def predict(
         width: n, a multiple of the base's width; by default 1,024 or the next multiple.
         replicates: how many networks are averaged, R.
         weights: ``"structured"``, ``"deferred"`` or ``"dense"`` (``nfd.defer``). By default
-            structured under SGD and Muon, and dense under others and for ``nfd.resnets`` under Muon.
+            structured under SGD and Muon, and dense under others; under Muon ``nfd.resnets`` take
+            only dense ones.
         rtol: the relative standard error that you want; R is doubled until it is met, up to 1,024.
             At infinite depth also how far the last doubling may move losses, by default 0.01.
         outputs: also give the outputs of every step, and of evaluation batches.
@@ -198,7 +207,7 @@ def predict(
     observe = list[Observer]()
     if check_flag("outputs", outputs):
         observe += [Outputs(), *_of_eval_batches(task)]
-    observe += _of_probes(family, task, kind, depths[0], probes, kernels)
+    observe += _of_probes(family, task, kind, depths, probes, kernels)
     with as_sweep(sweep) as opened:
         ensembles = Ensembles(family, task, lr, kind, seed, opened, observe)
         pair = _trained(ensembles, widths, depths, count, rtol)
@@ -231,11 +240,12 @@ def _of_probes(
     family: Family,
     task: Task,
     weights: NetworkWeights,
-    depth: int,
+    depths: Sequence[int],
     probes: Any,
     kernels: bool | Kernels,
 ) -> list[Observer]:
-    """Return what observes probes in networks whose smallest depth is ``depth``."""
+    """Return what observes probes in networks of these depths."""
+    depth = depths[0]
     wanted = checked_kernels(kernels, depth, task.steps)
     if probes is None:
         if wanted is not None:
@@ -244,6 +254,10 @@ def _of_probes(
     inputs = inputs_of("probes", probes)
     if wanted is None:
         return [InputOutputs(PROBE_OUTPUTS, [inputs])]
+    if wanted.modules is not None:
+        _check_has_modules(weights, depths)
+        of_modules = module_probes(family, depth, inputs, wanted)
+        return [InputOutputs(PROBE_OUTPUTS, [inputs]), of_modules]
     member = small_member(family, depth)
     net = check_has_kernels(member, weights)
     if not isinstance(inputs, Tensor) or inputs.shape[1:] != (net.in_features,):
@@ -253,6 +267,17 @@ def _of_probes(
         )
     check_rows(wanted, inputs, net.out_features)
     return [StreamKernels(inputs, wanted, tangent_rates(member) is not None)]
+
+
+def _check_has_modules(weights: NetworkWeights, depths: Sequence[int]) -> None:
+    """Raise InputError where kernels at modules are not computed."""
+    if len(depths) > 1:
+        raise InputError(
+            "kernels at modules are of one depth, as a module has no place in networks of others; "
+            "got depth=inf, the default. Pass depth=L."
+        )
+    if weights == "deferred":
+        raise InputError(NO_DEFERRED)
 
 
 def _estimates(pair: _Pair) -> dict[str, Any]:
@@ -273,6 +298,8 @@ def _estimates(pair: _Pair) -> dict[str, Any]:
     for observer in pair.ensembles.observe:
         if isinstance(observer, StreamKernels):
             fields["kernels"] = pair.kernels(observer)
+        if isinstance(observer, ModuleProbes):
+            fields["module_kernels"] = pair.module_kernels(observer)
     return fields
 
 
@@ -439,6 +466,15 @@ class _Pair:
             steps=tuple(observer.steps),
         )
 
+    def module_kernels(self, observer: ModuleProbes) -> ModuleKernels:
+        """Return the kernels of probes at modules."""
+        features = dict[str, Estimates]()
+        gradients = dict[str, Estimates]()
+        for place, name in enumerate(observer.modules):
+            features[name] = self.estimates(self.samples(features_name(place)))
+            gradients[name] = self.estimates(self.samples(gradients_name(place)))
+        return ModuleKernels(features, gradients, tuple(observer.steps))
+
     @property
     def notes(self) -> list[str]:
         """Sentences on what limits the answer; empty ones where nothing does."""
@@ -576,6 +612,7 @@ class Prediction(Shown):
         outputs, outputs_stderr: [steps, batch, C], the mean outputs before every step and their
             standard errors, or None. ``eval_outputs``, ``probe_outputs``: ``nfd.Estimates``
             [steps + 1, N, C] for evaluation inputs and probes. ``kernels``: ``nfd.TrainedKernels``.
+            ``module_kernels``: ``nfd.ModuleKernels``.
         eval_row: the mean evaluation loss after the last step, as a row of ``table``; None without
             evaluation data. ``eval_loss`` is its value, ``eval_interval`` its interval.
         eval_loss_replicates: [replicates], as ``loss_replicates``.
@@ -626,6 +663,7 @@ class Prediction(Shown):
     eval_outputs: Estimates | None = None
     probe_outputs: Estimates | None = None
     kernels: TrainedKernels | None = None
+    module_kernels: ModuleKernels | None = None
     seed: int = 0
 
     @property

@@ -18,14 +18,14 @@ another term, ``r_1 sum_l C_{l-1} E[q_l^c q'_l^c']`` with ``q_l^c = n df_c/dx_l`
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from nfd.core.checks import check_count, check_several
+from nfd.core.checks import check_count, check_several, check_takes
 from nfd.core.errors import InputError, InputTypeError
 from nfd.families.member import Member
 from nfd.families.network import ResNet, Streams
@@ -42,7 +42,11 @@ _TIMES = 5
 _STEPS = 8
 # Rows (step, probe, output) of a kernel at most: at 5 depths three kernels of 512 rows take 30 MiB
 # for each network.
-_MOST_ROWS = 512
+MOST_ROWS = 512
+NO_DEFERRED = (
+    "kernels need one matrix for the probes of all steps; weights='deferred' answer each probe by "
+    "a new draw. Use 'structured' or 'dense'."
+)
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,10 @@ class Kernels:
             depth, at infinite depth 8. By default the most up to 5.
         steps: after how many updates; 0, before training, is always among them. By default up to 8:
             0, 1, powers of 2 and the last.
+        modules: names of modules of any model, as in ``named_modules()``, for ``module_kernels`` at
+            a finite depth. By default none: kernels are of ``nfd.resnets``, at depths.
+        output: for gradients at modules, a function from the model's outputs to one number for
+            each probe, [N]. By default the first output, at the last position.
 
     Raises:
         ValueError, TypeError: naming the argument.
@@ -77,10 +85,13 @@ class Kernels:
 
     times: int | None = None
     steps: Sequence[int] | None = None
+    modules: Sequence[str] | None = None
+    output: Callable[[Any], Tensor] | None = None
 
     def __post_init__(self) -> None:
         if self.times is not None:
             check_count("times", self.times, minimum=2)
+        self._check_modules()
         if self.steps is not None:
             steps = [
                 check_count("steps", step, minimum=0)
@@ -88,8 +99,32 @@ class Kernels:
             ]
             object.__setattr__(self, "steps", tuple(sorted({0, *steps})))
 
+    def _check_modules(self) -> None:
+        """Raise InputError where modules are not names, or settings are not of modules."""
+        if self.output is not None:
+            check_takes("output", self.output, "outputs")
+        if self.modules is None:
+            if self.output is not None:
+                raise InputError("output is for gradients at modules=[...]; got none.")
+            return
+        if self.times is not None:
+            raise InputError(
+                f"times are depths of nfd.resnets, not of modules; got times={self.times} and "
+                "modules. Leave one out."
+            )
+        names = [self.modules] if isinstance(self.modules, str) else self.modules
+        names = tuple(check_several("modules", names, "names of modules"))
+        if not names or not all(isinstance(name, str) for name in names):
+            raise InputError(f"modules must be names of modules; got {names!r}.")
+        object.__setattr__(self, "modules", tuple(dict.fromkeys(names)))
+
     def of(self, depth: int, updates: int) -> Kernels:
         """Return the depths and steps for networks of a depth that are trained for some updates."""
+        return replace(self, times=self._times_at(depth), steps=self._steps_until(updates))
+
+    def _times_at(self, depth: int) -> int | None:
+        if self.modules is not None:
+            return None
         times = self.times
         if times is None:
             times = next(most for most in range(_TIMES, 1, -1) if depth % (most - 1) == 0)
@@ -98,6 +133,9 @@ class Kernels:
                 f"times - 1 must divide the depth {depth}, so that layers lie at these depths; got "
                 f"times={times}."
             )
+        return times
+
+    def _steps_until(self, updates: int) -> Sequence[int]:
         steps = self.steps
         if steps is None:
             steps = _chosen_steps(updates)
@@ -106,7 +144,7 @@ class Kernels:
                 f"steps of kernels must be at most the {updates} updates of the task; got "
                 f"{steps[-1]}."
             )
-        return Kernels(times, steps)
+        return steps
 
 
 def _chosen_steps(updates: int) -> list[int]:
@@ -140,14 +178,12 @@ def check_has_kernels(member: Member, weights: str) -> ResNet:
     is_residual = type(net) is ResNet and net.order == "pre"
     if not isinstance(net, ResNet) or not is_residual or net.regime != "feature":
         raise InputError(
-            "kernels=True is for the paper's residual networks, such as nfd.resnets(64, 10). Leave "
-            "kernels out: probes give outputs of every model."
+            "kernels=True is for the paper's residual networks, such as nfd.resnets(64, 10). Name "
+            "modules of other models, nfd.Kernels(modules=[...]), or leave kernels out: probes "
+            "give outputs of every model."
         )
     if weights == "deferred":
-        raise InputError(
-            "kernels need one matrix for the probes of all steps; weights='deferred' answer each "
-            "probe by a new draw. Use 'structured' or 'dense'."
-        )
+        raise InputError(NO_DEFERRED)
     return net
 
 
@@ -157,12 +193,12 @@ def check_rows(kernels: Kernels, probes: Tensor, outputs: int) -> None:
     assert kernels.steps is not None
     count = len(kernels.steps) * len(probes)
     rows = count * outputs
-    if rows <= _MOST_ROWS:
+    if rows <= MOST_ROWS:
         return
     needed = 8 * kernels.times * (2 * count**2 + rows**2)
     raise InputError(
         f"kernels between {len(kernels.steps)} steps of {len(probes)} probes with {outputs} "
-        f"outputs have {rows:,} rows, above {_MOST_ROWS}: at {kernels.times} depths they take "
+        f"outputs have {rows:,} rows, above {MOST_ROWS}: at {kernels.times} depths they take "
         f"{needed / 2**30:.2g} GiB for each network. Take fewer probes, or fewer "
         "nfd.Kernels(steps=...)."
     )
