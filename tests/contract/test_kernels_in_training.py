@@ -321,6 +321,28 @@ def test_the_error_of_depth_is_in_the_intervals_of_kernels() -> None:
     assert bool((half >= estimates.depth_error[-1]).all())
 
 
+@pytest.mark.parametrize(("horizon", "rtol", "converged"), [(0.5, 0.2, True), (6.0, 0.02, False)])
+def test_convergence_in_depth_is_judged_by_kernels_too(
+    horizon: float, rtol: float, converged: bool
+) -> None:
+    """Losses of far targets hardly see the network; 32 blocks are few for a horizon of 6."""
+    batches = [(x, torch.full_like(y, 100.0)) for x, y in regression(1).batches]
+    p = predicted(
+        nfd.resnets(D, 1, horizon=horizon),
+        nfd.Task(batches, loss="mse", init_scale=AS_THEY_ARE),
+        0.0,
+        depth=math.inf,
+        rtol=rtol,
+        replicates=8,
+        probes=probes(2),
+        kernels=nfd.Kernels(times=2, steps=[0]),
+    )
+    assert p.converged
+    assert p.kernels.converged == converged
+    assert (p.kernels.note == "") == converged
+    assert p.kernels.note in p.note
+
+
 def test_after_a_divergence_kernels_and_outputs_are_not_numbers() -> None:
     p = predicted(nfd.resnets(D, 1), regression(), lr=1e8, kernels=True, width=32, replicates=2)
     assert "diverged" in p.note

@@ -211,8 +211,12 @@ def predict(
     with as_sweep(sweep) as opened:
         ensembles = Ensembles(family, task, lr, kind, seed, opened, observe)
         pair = _trained(ensembles, widths, depths, count, rtol)
+        estimates = _estimates(pair)
+        notes = [*opened.notes(family), *task.notes, *pair.notes]
+        if "kernels" in estimates:
+            notes.append(estimates["kernels"].note)
         return Prediction(
-            **_estimates(pair),
+            **estimates,
             about=task.about,
             depths=pair.limit.depths,
             extrapolated=pair.limit.extrapolated,
@@ -223,7 +227,7 @@ def predict(
             weights=kind,
             seconds=time.perf_counter() - start,
             seed=seed,
-            note=" ".join(filter(None, [*opened.notes(family), *task.notes, *pair.notes])),
+            note=" ".join(filter(None, notes)),
         )
 
 
@@ -447,13 +451,18 @@ class _Pair:
         depth = math.inf if self.limit.extrapolated else deepest
         exact = exact_kernels(family, self.ensembles.task, observer, depth, deepest)
         kernels = dict[str, Estimates]()
+        moves = dict[str, Magnitude]()
         for name in observer.kernel_names:
             samples = self.samples(name)
+            size = rms(samples.wide.mean(0))
             if exact is None:
                 kernels[name] = self.estimates(samples)
             else:
-                moved = samples.mapped(partial(observer.moved, name))
-                kernels[name] = self.estimates(moved, exact[name])
+                samples = samples.mapped(partial(observer.moved, name))
+                kernels[name] = self.estimates(samples, exact[name])
+            if samples.coarse is not None:
+                moves[name] = _change((samples.wide - samples.coarse) / size)
+        note = _depth_note(moves, self.wanted or _RTOL)
         net = small_member(family, deepest).net
         assert isinstance(net, ResNet)
         assert observer.kernels.times is not None
@@ -464,6 +473,8 @@ class _Pair:
             tangent=kernels.get("tangent"),
             times=torch.linspace(0, net.horizon, observer.kernels.times, dtype=torch.float64),
             steps=tuple(observer.steps),
+            converged=self.limit.settled and not note,
+            note=note,
         )
 
     def module_kernels(self, observer: ModuleProbes) -> ModuleKernels:
@@ -559,6 +570,33 @@ def _shortened(narrow: Networks, exact: Networks, numbers: Sequence[int], name: 
     if len(trained) > 1:
         return moved[trained]
     return moved
+
+
+def _depth_note(moves: Mapping[str, Magnitude], rtol: float) -> str:
+    """Sentences on kernels that the last doubling of the depth moved, or may have moved.
+
+    ``moves`` are relative to the RMS of each kernel.
+    """
+    moved = list[str]()
+    hidden = list[str]()
+    for name, move in moves.items():
+        if move.value > max(rtol, 2 * move.noise):
+            moved.append(f"{name} by {move.value:.2g}")
+        elif max(move.value, move.noise) > rtol:
+            hidden.append(name)
+    notes = list[str]()
+    if moved:
+        notes.append(
+            f"The last doubling of the depth moved kernels beyond rtol={rtol:g} of their size "
+            f"(RMS): {', '.join(moved)}. Their intervals count this. Lower rtol for deeper "
+            "networks."
+        )
+    if hidden:
+        notes.append(
+            f"Noise hides whether kernels reached their limit in depth to rtol={rtol:g} of their "
+            f"size: {', '.join(hidden)}. Raise replicates, width or rtol."
+        )
+    return " ".join(notes)
 
 
 def _no_bias(narrow: Networks, width: int) -> str:
@@ -729,6 +767,11 @@ class Limit:
     extrapolated: bool
     converged: bool
     note: str = ""
+
+    @property
+    def settled(self) -> bool:
+        """Whether depth leaves no doubt but how far values moved: one depth, or extrapolated."""
+        return self.extrapolated or self.converged
 
     @property
     def used(self) -> tuple[int, ...]:

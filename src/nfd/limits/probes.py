@@ -534,6 +534,9 @@ class TrainedKernels:
             SGD's kernel, of the weights that they trained: their own steps do not follow it. None
             where gradients go back through other matrices (``feedback="independent"``).
         times: [A], depths t. steps: the S numbers of updates before.
+        converged: at infinite depth, whether its last doubling moved every kernel by less than
+            ``rtol`` of the kernel's RMS, beyond noise. The losses decide how often it is doubled. At
+            a finite depth True unless training diverged. note: what is not converged, in words.
     """
 
     features: Estimates
@@ -542,3 +545,5 @@ class TrainedKernels:
     tangent: Estimates | None
     times: Tensor
     steps: tuple[int, ...]
+    converged: bool
+    note: str = ""
