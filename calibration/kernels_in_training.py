@@ -1,13 +1,17 @@
 """Measure whether kernels in training hold the truth.
 
-``python -m calibration.kernels_in_training`` takes half an hour of processor time, in parts. Their numbers in ``kernels_in_training.json`` fill the page and its chart:
+``python -m calibration.kernels_in_training`` takes half an hour of processor time, in parts. Their
+numbers in ``kernels_in_training.json`` fill the page and its chart:
 
 * ``dense``: how often 95 % intervals of ``nfd.predict(kernels=True)`` contain the kernels of dense
   networks, which are trained here in plain PyTorch, with the tangent kernel from all gradients of
   all parameters; with and without the kernels known before training.
 * ``rules``: the same for two-layer blocks and for other optimizers than SGD.
 * ``limits``: kernels of both limits of the paper against ``nfd.solve_nfd``.
+* ``first step``: the intervals after one step, by many more predictions.
 * ``turning``: how far kernels turn while digits are learned, for the chart.
+* ``widths``: kernels at modules of a Transformer from networks of two pairs of widths.
+* ``transformer``: how far those at modules of a Transformer turn while it learns sequences.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ from torch import Tensor
 
 import nfd
 from calibration.dense_networks import MOMENTUM, NAMES, Problem, dense_kernels
+from calibration.transformer import Transformer, sequences
 from makers.tables import fill_page, markdown
 from nfd.core.estimates import Interval, interval, stderr
 from nfd.core.files import write_text
@@ -354,6 +359,88 @@ def turning_rows(width: int, replicates: int) -> list[Row]:
     return rows
 
 
+def transformer_rows(width: int, replicates: int) -> list[Row]:
+    """Measure angles between kernels of a Transformer at its modules and those before training."""
+    tokens = sequences(8 * 32, 9, 1).view(32, 8, 9)
+    family = nfd.Family(Transformer, base=(32, 2), rule="complete-p", optimizer="adam")
+    p = nfd.predict(
+        family,
+        [(batch[:, :-1], batch[:, 1:]) for batch in tokens],
+        3e-3,
+        depth=2,
+        width=width,
+        replicates=replicates,
+        probes=sequences(2, 8, 2),
+        kernels=nfd.Kernels(modules=["blocks.0", "blocks.1", "norm"]),
+    )
+    assert p.module_kernels is not None
+    rows = list[Row]()
+    for name, estimates in p.module_kernels.features.items():
+        samples = estimates.replicates
+        # [R, S, 16, 16]: probes and positions are rows
+        kernels = torch.stack(
+            [
+                samples[:, s, :, :, s].flatten(3).flatten(1, 2)
+                for s in range(len(p.module_kernels.steps))
+            ],
+            1,
+        )
+        for s, step in enumerate(p.module_kernels.steps):
+            angle = interval(_turned, kernels[:, [0, s]])
+            rows.append({"module": name, "quantity": "features", "step": step} | _plain(angle))
+    losses = {"first loss": float(p.loss[0]), "last loss": float(p.loss[-1])}
+    rows.append({"module": "", "quantity": "loss", "step": 31} | losses)
+    return rows
+
+
+def width_rows(replicates: int) -> list[Row]:
+    """Compare a Transformer's kernels of widths 128 over 32 with those of 256 over 64."""
+    tokens = sequences(8 * 6, 9, 1).view(6, 8, 9)
+    rows = list[Row]()
+    for optimizer, rate in (("sgd", 0.5), ("adam", 3e-3)):
+        family = nfd.Family(Transformer, base=(32, 2), optimizer=optimizer)
+        pair = list[nfd.ModuleKernels]()
+        for width in (128, 256):
+            p = nfd.predict(
+                family,
+                [(batch[:, :-1], batch[:, 1:]) for batch in tokens],
+                rate,
+                depth=2,
+                width=width,
+                replicates=replicates,
+                weights="dense",
+                seed=width,
+                probes=sequences(2, 6, 2),
+                kernels=nfd.Kernels(modules=["blocks.0", "blocks.1", "norm"], steps=[1, 5]),
+            )
+            assert p.module_kernels is not None
+            pair.append(p.module_kernels)
+        for quantity in ("features", "gradients"):
+            for module in pair[0].features:
+                small, large = (getattr(one, quantity)[module] for one in pair)
+                error = small.stderr.hypot(large.stderr)
+                # Positions that the output does not see have no gradient.
+                seen = error > 0
+                z = rms(((small.value - large.value) / error)[seen])
+                size = rms(large.value[seen])
+                rows.append(
+                    {
+                        "optimizer": optimizer,
+                        "quantity": quantity,
+                        "module": module,
+                        "size": size,
+                        "difference": rms((small.value - large.value)[seen]) / size,
+                        "z": z,
+                    }
+                )
+    return rows
+
+
+def _turned(pairs: Tensor) -> Tensor:
+    """The angle between the means of both kernels of pairs [R, 2, N, N], in degrees."""
+    return _angle(pairs[:, 0].mean(0), pairs[:, 1])
+
+
 def _gap(first: Tensor, pairs: Tensor) -> Tensor:
     """How much further the first kernels of pairs [R, 2, N, N] turned than the second, degrees."""
     return _angle(first, pairs[:, 0]) - _angle(first, pairs[:, 1])
@@ -429,22 +516,22 @@ def _dense_table(rows: Sequence[Row], name: str) -> list[Row]:
 def main() -> None:
     """Measure the parts that are chosen, and fill the page from all stored numbers."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--only", nargs="*", default=["dense", "rules", "first step", "limits", "turning"]
-    )
+    parser.add_argument("--only", nargs="*")
     parser.add_argument("--draws", type=int, default=20)
     given = parser.parse_args()
     torch.set_num_threads(1)
     numbers = json.loads(NUMBERS.read_text()) if NUMBERS.exists() else {}
     parts = {
         "turning": partial(turning_rows, 512, 8),
+        "widths": partial(width_rows, 12),
+        "transformer": partial(transformer_rows, 256, 8),
         "limits": partial(limit_rows, 16),
         "dense": partial(dense_rows, given.draws, 128),
-        "rules": partial(rule_rows, 12, 128),
+        "rules": partial(rule_rows, 8, 64),
         "first step": partial(first_step_rows, 100, 256),
     }
     for name, measure in parts.items():
-        if name in given.only:
+        if given.only is None or name in given.only:
             start = time.process_time()
             numbers[name] = measure()
             print(f"{name}: {time.process_time() - start:.0f} s of processor time", flush=True)

@@ -535,8 +535,8 @@ class TrainedKernels:
             where gradients go back through other matrices (``feedback="independent"``).
         times: [A], depths t. steps: the S numbers of updates before.
         converged: at infinite depth, whether its last doubling moved every kernel by less than
-            ``rtol`` of the kernel's RMS, beyond noise. The losses decide how often it is doubled. At
-            a finite depth True unless training diverged. note: what is not converged, in words.
+            ``rtol`` of the kernel's RMS, beyond noise; losses decide how often it is doubled. At a
+            finite depth True unless training diverged. note: what is not converged, in words.
     """
 
     features: Estimates
