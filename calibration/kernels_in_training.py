@@ -485,7 +485,55 @@ def tables(numbers: dict[str, Any]) -> dict[str, str]:
         for row in numbers["limits"]
     ]
     texts["limits"] = markdown(limits)
+    texts["rules"] = markdown(_rule_table(numbers["rules"]))
+    texts["first-step"] = markdown(
+        [
+            {
+                "activation": row["activation"],
+                "of": row["quantity"],
+                "moved by": f"{row['moved']:.3f}",
+                "half-width": f"{row['half']:.3f}",
+                "held": f"{100 * row['held']:.1f} % ± {100 * row['held stderr']:.1f}",
+            }
+            for row in numbers["first step"]
+        ]
+    )
+    texts["widths"] = markdown(
+        [
+            {
+                "optimizer": row["optimizer"],
+                "kernel": row["quantity"],
+                "module": row["module"],
+                "difference": f"{100 * row['difference']:.0f} %",
+                "in standard errors": f"{row['z']:.2f}",
+            }
+            for row in numbers["widths"]
+        ]
+    )
     return texts
+
+
+def _rule_table(rows: Sequence[Row]) -> list[Row]:
+    """A row of the page for every network and kernel."""
+    kernels = dict[tuple[str, str], dict[int, Row]]()
+    for row in rows:
+        network = f"{row['activation']}, {row['block']}, {row['optimizer']}"
+        kernels.setdefault((network, row["quantity"]), {})[row["step"]] = row
+    table = list[Row]()
+    for (network, quantity), steps in kernels.items():
+        last = steps[max(steps)]
+        trained = [row for step, row in steps.items() if step > 0]
+        table.append(
+            {
+                "network": network,
+                "kernel": quantity,
+                "moved by": f"{100 * last['moved'] / last['size']:.0f} %",
+                "half-width": f"{100 * last['half'] / last['size']:.0f} %",
+                "distance": ", ".join(f"{row['z']:.2f}" for row in steps.values()),
+                "held": ", ".join(f"{100 * row['held']:.0f} %" for row in trained),
+            }
+        )
+    return table
 
 
 def _dense_table(rows: Sequence[Row], name: str) -> list[Row]:

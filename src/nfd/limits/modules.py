@@ -53,7 +53,7 @@ class ModuleKernels:
         x = torch.randn(2, 5)
         task = nfd.Task([(x, x[:, :1])] * 3, loss="mse")
         kernels = nfd.Kernels(modules=["1"], steps=[3])
-        family = nfd.Family(make_model, base=(16, 1), optimizer="sgd")
+        family = nfd.Family(make_model, base=(16, 1), rule="mup", optimizer="sgd")
         p = nfd.predict(
             family, task, 0.1, depth=1, width=32, replicates=2, probes=x, kernels=kernels
         )
