@@ -206,7 +206,7 @@ class _Adam:
         """Nesterov's momentum, then five steps of Newton and Schulz."""
         mean.lerp_(gradient, 1 - MUON_MOMENTUM)
         step = gradient.lerp(mean, MUON_MOMENTUM)
-        step = step / step.norm(dim=(-2, -1), keepdim=True)
+        step = step / torch.linalg.matrix_norm(step, keepdim=True)
         a, b, c = NEWTON_SCHULZ
         for _ in range(5):
             gram = step @ step.mT

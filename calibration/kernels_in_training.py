@@ -21,6 +21,7 @@ import json
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -68,18 +69,16 @@ def equal_times(kernels: nfd.TrainedKernels, name: str, part: str = "value") -> 
 Truth = dict[str, tuple[Tensor, Tensor]]
 
 
-def truth_of(problem: Problem, count: int, width: int = 512) -> tuple[Truth, Truth]:
+def truth_of(problem: Problem, count: int, width: int = 512) -> Truth:
     """Return kernels of dense networks at infinite width, with standard errors, by name.
 
-    Like the prediction's: how far training moved them, added to those before, which are known. The
-    second are those before as measured, less the known ones.
+    Like the prediction's: how far training moved them, added to those before, which are known.
     """
     wide = dense_kernels(problem, width, count, 1_000)
     narrow = dense_kernels(problem, width // 4, count, 2_000_000)
     known = prediction(problem, 64, 2, 0).kernels
     assert known is not None
     truth = Truth()
-    before = Truth()
     for name in wide:
         if name == "outputs":
             parts = at_infinite_width(wide[name], narrow[name], 4.0)
@@ -87,11 +86,27 @@ def truth_of(problem: Problem, count: int, width: int = 512) -> tuple[Truth, Tru
             continue
         moved = [values - values[:, :1] for values in (wide[name], narrow[name])]
         parts = at_infinite_width(moved[0], moved[1], 4.0)
-        exact = equal_times(known, name)[0]
-        truth[name] = (parts["value"] + exact, parts["stderr"])
-        parts = at_infinite_width(wide[name][:, 0], narrow[name][:, 0], 4.0)
-        before[name] = (parts["value"] - exact, parts["stderr"])
-    return truth, before
+        truth[name] = (parts["value"] + equal_times(known, name)[0], parts["stderr"])
+    return truth
+
+
+def distances_before(problem: Problem, count: int, width: int, sets: int) -> dict[str, float]:
+    """Return how far dense networks before training are from the known kernels, by name.
+
+    In standard errors, RMS over entries and sets of networks.
+    """
+    known = prediction(problem, 64, 2, 0).kernels
+    assert known is not None
+    untrained = replace(problem, looks=(0,))
+    squares: dict[str, list[float]] = {name: [] for name in NAMES}
+    for number in range(sets):
+        wide = dense_kernels(untrained, width, count, 10_000_000 * (number + 1))
+        narrow = dense_kernels(untrained, width // 4, count, 10_000_000 * (number + 1) + 5_000_000)
+        for name in NAMES:
+            parts = at_infinite_width(wide[name][:, 0], narrow[name][:, 0], 4.0)
+            away = (parts["value"] - equal_times(known, name)[0]) / parts["stderr"]
+            squares[name].append(rms(away) ** 2)
+    return {name: math.sqrt(math.fsum(values) / sets) for name, values in squares.items()}
 
 
 def prediction(
@@ -126,7 +141,7 @@ def dense_rows(draws: int, count: int) -> list[Row]:
     rows = list[Row]()
     for name in ("relu", "tanh"):
         problem = Problem(name)
-        truth, _ = truth_of(problem, count)
+        truth = truth_of(problem, count)
         tallies: dict[tuple[str, int, str], list[tuple[Tensor, Tensor]]] = {}
         for seed in range(draws):
             for kind, scale in (("known", 1.0), ("plain", _AS_THEY_ARE)):
@@ -193,7 +208,8 @@ def rule_rows(draws: int, count: int) -> list[Row]:
     """Compare predictions of width 256, 8 replicates, with dense networks of that width."""
     rows = list[Row]()
     for problem in RULES:
-        truth, before = truth_of(problem, count, 256)
+        truth = truth_of(problem, count, 256)
+        before = distances_before(problem, count, 256, 4)
         kernels = [prediction(problem, 256, 8, 100 + seed).kernels for seed in range(draws)]
         of_problem = {
             "activation": problem.activation,
@@ -201,13 +217,11 @@ def rule_rows(draws: int, count: int) -> list[Row]:
             "optimizer": problem.optimizer,
         }
         for name in NAMES:
-            value, error = before[name]
-            first = {"quantity": name, "step": 0, "z": rms(value / error)}
+            first = {"quantity": name, "step": 0, "z": before[name]}
             rows.append(of_problem | first)
             for s, step in enumerate(problem.looks):
                 if step > 0:
                     rows.append(of_problem | _judged(kernels, truth[name], name, s, step))
-        print(rows[-12:], flush=True)
     return rows
 
 
@@ -216,12 +230,11 @@ def first_step_rows(draws: int, count: int) -> list[Row]:
     rows = list[Row]()
     for activation in ("relu", "tanh"):
         problem = Problem(activation, looks=(0, 1))
-        truth, _ = truth_of(problem, count)
+        truth = truth_of(problem, count)
         kernels = [prediction(problem, 256, 8, 1_000 + seed).kernels for seed in range(draws)]
         for name in NAMES:
             row = _judged(kernels, truth[name], name, 1, 1)
             rows.append({"activation": activation} | row)
-        print(rows[-4:], flush=True)
     return rows
 
 

@@ -27,7 +27,8 @@ class Block(nn.Module):
         q, k, v = (z.view(shape).transpose(1, 2) for z in self.qkv(self.norm1(x)).chunk(3, -1))
         mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(mixed.transpose(1, 2).reshape(x.shape))
-        return x + self.down(nn.functional.gelu(self.up(self.norm2(x))))
+        added: Tensor = self.down(nn.functional.gelu(self.up(self.norm2(x))))
+        return x + added
 
 
 class Transformer(nn.Module):

@@ -47,17 +47,19 @@ class ModuleKernels:
     Example::
 
         def make_model(width, depth):
-            layers = [torch.nn.Linear(5, width), torch.nn.ReLU(), torch.nn.Linear(width, 1)]
-            return torch.nn.Sequential(*layers)
+            hidden = [torch.nn.Linear(width, width), torch.nn.ReLU()]
+            return torch.nn.Sequential(
+                torch.nn.Linear(5, width), *hidden, torch.nn.Linear(width, 1)
+            )
 
         x = torch.randn(2, 5)
         task = nfd.Task([(x, x[:, :1])] * 3, loss="mse")
-        kernels = nfd.Kernels(modules=["1"], steps=[3])
+        kernels = nfd.Kernels(modules=["2"], steps=[3])
         family = nfd.Family(make_model, base=(16, 1), rule="mup", optimizer="sgd")
         p = nfd.predict(
             family, task, 0.1, depth=1, width=32, replicates=2, probes=x, kernels=kernels
         )
-        p.module_kernels.features["1"].value.shape  # [2, 2, 2, 2]
+        p.module_kernels.features["2"].value.shape  # [2, 2, 2, 2]
     """
 
     features: Mapping[str, Estimates]
