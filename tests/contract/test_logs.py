@@ -406,7 +406,6 @@ QUESTIONS = [  # where a guess may be wrong
         "params,n_parameters,loss\n7,8,1",
         r"'n_parameters', 'params' may all be the parameters.*--columns parameters=",
     ),
-    ("total_params,active_params,loss\n7,8,1", "may all be the parameters, and differ"),
     ("params,tokens,train_loss,eval/loss\n7,8,1,2", "may all be the loss, and differ"),
     ("params,tokens,loss,loss\n7,8,1,2", "several columns 'loss'"),
     ("width,tokens,loss\n65.536,8,1", "'65.536'. It may be read in two ways"),

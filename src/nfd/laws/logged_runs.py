@@ -46,6 +46,9 @@ class LoggedRun:
     seed: str | None = None
     loss: float | None = None
     flops: float | None = None
+    unique_tokens: float | None = None
+    epochs: float | None = None
+    total_parameters: float | None = None
     step: float | None = None
     run: str | None = None
     state: str | None = None
@@ -84,11 +87,22 @@ def run_of(line: Line, number: int, chosen: Mapping[Field, str]) -> LoggedRun:
         has_batch_column = "batch" in chosen or "sequences" in chosen
         if "batch" in fields or not has_batch_column:
             fields["tokens"] = fields["steps"] * fields.get("batch", 1)
+    _add_repeats(fields)
     if "flops" in fields and "parameters" in fields:
         fields["tokens"] = fields["flops"] / FLOPS / fields["parameters"]
     elif "flops" in fields and "tokens" in fields:
         fields["parameters"] = fields["flops"] / FLOPS / fields["tokens"]
     return LoggedRun(**fields)
+
+
+def _add_repeats(fields: dict[str, Any]) -> None:
+    """Add the distinct tokens that follow from tokens and epochs, or tokens from both."""
+    if "epochs" not in fields:
+        return
+    if "tokens" in fields:
+        fields.setdefault("unique_tokens", fields["tokens"] / max(fields["epochs"], 1.0))
+    elif "unique_tokens" in fields:
+        fields["tokens"] = fields["unique_tokens"] * fields["epochs"]
 
 
 def ended(runs: Sequence[LoggedRun]) -> tuple[list[LoggedRun], str]:
