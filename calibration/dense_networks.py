@@ -206,7 +206,8 @@ class _Adam:
         """Nesterov's momentum, then five steps of Newton and Schulz."""
         mean.lerp_(gradient, 1 - MUON_MOMENTUM)
         step = gradient.lerp(mean, MUON_MOMENTUM)
-        step = step / torch.linalg.matrix_norm(step, keepdim=True)
+        size: Tensor = torch.linalg.matrix_norm(step, keepdim=True)
+        step = step / size
         a, b, c = NEWTON_SCHULZ
         for _ in range(5):
             gram = step @ step.mT

@@ -161,13 +161,12 @@ def predict(
         width: n, a multiple of the base's width; by default 1,024 or the next multiple.
         replicates: how many networks are averaged, R.
         weights: ``"structured"``, ``"deferred"`` or ``"dense"`` (``nfd.defer``). By default
-            structured under SGD and Muon, and dense under others; under Muon ``nfd.resnets`` take
-            only dense ones.
+            structured under SGD and Muon, else dense; ``nfd.resnets`` are dense under Muon.
         rtol: the relative standard error that you want; R is doubled until it is met, up to 1,024.
             At infinite depth also how far the last doubling may move losses, by default 0.01.
         outputs: also give the outputs of every step, and of evaluation batches.
         probes: other inputs, whose outputs are given too.
-        kernels: also give kernels of the probes in training; True, or ``nfd.Kernels(...)``.
+        kernels: also give kernels of probes; True, or ``nfd.Kernels(...)``.
         blocks, roles: as in ``nfd.plan``.
         seed: of the networks. Predictions with one seed share them, and their luck: differences are
             paired.
