@@ -77,8 +77,8 @@ def kernel_ensemble(
         kind: what is trained: all weights (``"ntk"``), all with independent feedback
             (``"independent-feedback"``), or the readout (``"nngp"``): then the end of training is
             the posterior of a Gaussian process without noise.
-        activation, horizon, depth, input_variance, bias_variance, hidden_variance,
-            output_variance: the network, as in ``nfd.kernel``.
+        activation, horizon, depth: the network, as in ``nfd.kernel``, and so are
+            input_variance, bias_variance, hidden_variance, output_variance.
 
     Returns:
         Mean and covariance, as NumPy arrays, or tensors for ``X_test`` that is one.
