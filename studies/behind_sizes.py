@@ -103,17 +103,16 @@ def repeated(runs: list[Run]) -> list[dict[str, Any]]:
     def flops(run: Run) -> float:
         return 6 * run["parameters"] * run["tokens"]
 
-    rows = []
-    for most in (3e20, 1e21):
-        rows.append(
-            judged(
-                f"repeated, above {most:.0e} FLOPs, from below",
-                runs,
-                "unique_tokens",
-                lambda run, most=most: flops(run) < most,
-                lambda run, most=most: flops(run) >= most and 1 < repeats(run) <= MOST_REPEATS,
-            )
+    def above(most: float) -> dict[str, Any]:
+        return judged(
+            f"repeated, above {most:.0e} FLOPs, from below",
+            runs,
+            "unique_tokens",
+            lambda run: flops(run) < most,
+            lambda run: flops(run) >= most and 1 < repeats(run) <= MOST_REPEATS,
         )
+
+    rows = [above(3e20), above(1e21)]
     rows.append(
         judged(
             "repeated 4 to 16 times, from up to 4 times",

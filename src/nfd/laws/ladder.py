@@ -59,6 +59,8 @@ UNTUNED = 0.005
 _OFF = 30.0
 # A run is not advised that narrows an interval by a smaller share.
 _HELPS = 0.05
+# The logarithm of the parameters of a best split, over the reference, at most.
+_FURTHEST_LOG = 200.0
 # The default target of forecasts has so many times the compute of the largest run.
 _FURTHER = 10.0
 # Ratios of tokens to parameters within this factor are one ratio. Of six runs that differ by less,
@@ -419,6 +421,8 @@ class LadderLaw(Shown):
         log_parameters = balance / powers.sum(1)
         log_reducible = terms[:, 0] - a * log_parameters + np.log1p(a / b) / p
         log_parameters += posterior.slopes() / (p * powers.prod(1) / (1 + np.exp(-log_reducible)))
+        # Of a few runs of nearly one size draws may reach beyond what a float holds.
+        log_parameters = np.clip(log_parameters, -_FURTHEST_LOG, _FURTHEST_LOG)
         return np.asarray(posterior.reference[0] * np.exp(log_parameters))
 
     def best(self, *, flops: float | None = None, times: float | None = None) -> BestSplit:

@@ -22,6 +22,7 @@ from nfd.laws.ladder_answer import (
     exact,
     signed,
 )
+from nfd.laws.supplies import SUPPLIES
 from nfd.report import look
 from nfd.report.page import Cell, Look, Section
 from nfd.report.picture import Picture, picture
@@ -75,6 +76,7 @@ def folded_sections(forecast: LadderForecast) -> list[Section]:
             }
         )
     letters = "N parameters, D tokens" if len(law.variables) == 2 else law.variables[0]
+    letters = "; ".join([letters, *(SUPPLIES[name].formula for name in law.supplies)])
     return [
         Section("Every size against the law", [], table=runs, folded=True),
         Section("The law and its terms", [f"{law.formula}, {letters}."], table=terms, folded=True),

@@ -80,7 +80,15 @@ NAMES: dict[Field, tuple[str, ...]] = {
         "parameters_active",
         "active",
     ),
-    "tokens": ("tokens", "D", "train_tokens", "tokens_trained", "tokens_seen", "samples"),
+    "tokens": (
+        "tokens",
+        "D",
+        "train_tokens",
+        "tokens_trained",
+        "tokens_seen",
+        "samples",
+        "samples_seen",
+    ),
     "batch": ("batch", "batch_tokens", "batch_size_tokens", "tokens_per_batch", "tokens_per_step"),
     "steps": ("steps", "max_steps", "train_steps"),
     "sequences": ("batch_size", "batch_size_sequences", "sequences_per_batch"),
@@ -158,6 +166,7 @@ _SYNONYMS = {
 _EMBEDDINGS = re.compile(
     "_?(?:(non|no|without|excl|excluding)|(?:with|incl|including))_?emb(?:[a-z]*)", re.IGNORECASE
 )
+_QUOTIENT = re.compile("[A-Z][a-z]{0,2}/[A-Z][a-z]{0,2}")
 _NATS = re.compile(r"[(\[]\s*nats?\b[^)\]]*[)\]]", re.IGNORECASE)
 SIZES: tuple[Field, ...] = (
     "width",
@@ -492,10 +501,15 @@ def _lacks_embeddings(name: str) -> bool:
 @cache
 def _key(name: str) -> str:
     """Write the name of a column as ``NAMES`` are written, without its prefix."""
+    # The quotient of two letters of the literature, D/N, is neither of them.
+    if _QUOTIENT.fullmatch(name):
+        return "quotient"
     last = re.split(r"[./]", without_unit(_NATS.sub("", name)))[-1]
     text = _EMBEDDINGS.sub("", "_".join(re.findall(r"[^\W_]+", last)))
     # Only in capitals: n is a width, or a number of runs.
     if text in ("N", "D", "C"):
         return text
+    if text in ("Na", "N_a", "Nact"):
+        return "active"
     words = [word for word in text.lower().split("_") if word not in _SILENT]
     return "_".join(_SYNONYMS.get(word, word) for word in words)

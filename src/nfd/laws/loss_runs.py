@@ -104,18 +104,18 @@ def varying_sizes(log: Log) -> list[str]:
         return [_FLOPS]
     if not varying:
         read = [name for name in _SIZES if name in log.columns]
+        sweep = ""
+        if len({run.lr for run in log.runs}) > 1:
+            sweep = " It sweeps the learning rate: it is for nfd.fit_rate_law, nfd transfer --from."
         if not read:
             raise InputError(
                 "runs must differ in width, depth, parameters or tokens; no column of them was "
                 f"found in {log.recognised} Name their columns by columns=, in the shell "
-                f"--columns parameters=... The columns are {quoted(log.names, most=30)}."
+                f"--columns parameters=...{sweep} The columns are {quoted(log.names, most=30)}."
             )
         sizes = listed(
             f"one number of {name}" if name in _COUNTED else f"one {name}" for name in read
         )
-        sweep = ""
-        if len({run.lr for run in log.runs}) > 1:
-            sweep = " It sweeps the learning rate: it is for nfd.fit_rate_law, nfd transfer --from."
         raise InputError(
             f"a law of the loss needs runs that differ in size; this table has {sizes}.{sweep} "
             f"Read: {log.recognised}"

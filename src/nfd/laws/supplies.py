@@ -43,6 +43,7 @@ class Supply:
         letter: its number in the law.
         mean, error: the prior of that number, of R in its logarithm.
         is_larger: whether the supply is at least the variable (T), not at most (U).
+        formula: what counts of the variable, in words.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Supply:
     mean: float
     error: float
     is_larger: bool
+    formula: str
 
     def ratio(self, used: Array, supply: Array) -> Array:
         """How often tokens repeat, D / U, or T / N; at least 1."""
@@ -83,9 +85,25 @@ MOST_REPEATS = 16.0
 _FREE = 0.1
 
 SUPPLIES = {
-    # Published fits of R lie between 5 and 30.
-    "unique_tokens": Supply("unique_tokens", "tokens", "R", math.log(15.4), 0.7, False),
-    "total_parameters": Supply("total_parameters", "parameters", "g", 0.4, 0.25, True),
+    # Its authors fit R to parts of their runs: 4 to 30 (utils/parametric_fit.ipynb).
+    "unique_tokens": Supply(
+        "unique_tokens",
+        "tokens",
+        "R",
+        math.log(15.4),
+        0.7,
+        False,
+        "D' = U + U R (1 - exp(-(D/U - 1) / R)) of U unique tokens",
+    ),
+    "total_parameters": Supply(
+        "total_parameters",
+        "parameters",
+        "g",
+        0.4,
+        0.25,
+        True,
+        "N' = N (T / N)^g of T total parameters",
+    ),
 }
 
 
