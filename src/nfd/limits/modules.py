@@ -28,7 +28,7 @@ from nfd.limits.probes import MOST_ROWS, Kernels, Probing
 from nfd.runs.task import Task, content_hash
 from nfd.runs.trial import Curves, Observation, Step, judging
 from nfd.scaling.model import modules as modules_of
-from nfd.scaling.samples import batch_size, evaluating, on_device, outputs_of
+from nfd.scaling.samples import as_written, batch_size, evaluating, on_device, outputs_of
 
 
 @dataclass(frozen=True)
@@ -187,6 +187,8 @@ def look_at(member: Member, probes: Any, kernels: Kernels) -> list[tuple[Tensor,
     with (
         torch.enable_grad(),
         evaluating(member.module),
+        # Compiled modules may pass hooks by.
+        as_written(),
         _hooked(member, kernels.modules) as returned,
     ):
         outputs = outputs_of(member(probes))
