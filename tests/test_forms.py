@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from studies.forms import FORMS, PAGE, RESULT, fitted, table
+from calibration.forms import FORMS, PAGE, RESULT, fitted, table
 
 SIZES = np.array([(N, D) for N in (1e8, 3e8, 1e9) for D in (2e9, 1e10, 5e10)])
 TRUE = {

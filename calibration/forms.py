@@ -1,6 +1,6 @@
 """Beside which other forms ours stands: forecasts of the same published ladders by each.
 
-``python -m studies.forms --data FOLDER`` takes of every ladder of ``priors.ladders`` the case whose
+``python -m calibration.forms --data FOLDER`` takes of every ladder of ``priors.ladders`` the case whose
 targets have nearest to 30 times the compute, and fits it by
 
 - *usual*: ``E + A/N^a + B/D^b`` by Huber's loss of log losses (Hoffmann et al. 2022);
