@@ -1,7 +1,7 @@
 """Beside which other forms ours stands: forecasts of the same published ladders by each.
 
-``python -m calibration.forms --data FOLDER`` takes of every ladder of ``priors.ladders`` the case whose
-targets have nearest to 30 times the compute, and fits it by
+``python -m calibration.forms --data FOLDER`` takes of every ladder of ``priors.ladders`` the case
+whose targets have nearest to 30 times the compute, and fits it by
 
 - *usual*: ``E + A/N^a + B/D^b`` by Huber's loss of log losses (Hoffmann et al. 2022);
 - *one exponent*: ``E + (A/N^a + B/D^b)^c``. It is ours, ``E + ((A/N^a)^p + (B/D^b)^p)^(1/p)``, with
