@@ -265,8 +265,8 @@ class LadderForecast(Shown):
         """Its tokens repeat more often than runs show what repeats are worth."""
         because = (
             f"Expect {self.loss.in_words()}, an interval {percent(self._width)} wide; "
-            f"{percent(REFUSED)} is the limit. Its tokens repeat {number(self.repeats)} times, yours "
-            f"{number(self.law.most_repeats)} times at most."
+            f"{percent(REFUSED)} is the limit. Its tokens repeat {number(self.repeats)} times, "
+            f"yours {number(self.law.most_repeats)} times at most."
         )
         smaller = {name: value / 8 for name, value in self.size.items()}
         smaller |= {name: value / 8 for name, value in self.behind.items()}
