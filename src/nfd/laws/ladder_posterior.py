@@ -62,7 +62,7 @@ class Calibration:
     def spread(self, sd: Array, gain: Array, error: float = 0.0) -> Array:
         """The half widths divided by q, for runs with a relative error."""
         k = self.k * max(1.0, error / UNTUNED) ** -self.scatter
-        return np.sqrt((k * sd) ** 2 + self.tau**2 + (self.kappa * gain) ** 2)
+        return np.asarray(np.sqrt((k * sd) ** 2 + self.tau**2 + (self.kappa * gain) ** 2))
 
 
 @dataclass(frozen=True)
