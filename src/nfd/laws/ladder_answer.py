@@ -14,8 +14,9 @@ from nfd.core.answer import NOT_DECIDED, Answer, Next
 from nfd.core.estimates import Interval
 from nfd.core.tables import Row
 from nfd.core.words import alike, in_letters, number, plural, power_of_ten
-from nfd.laws.ladder import UNTUNED, BestSplit, Doubt, LadderLaw, NextRun, percent
+from nfd.laws.ladder import WIDEST, BestSplit, Doubt, LadderLaw, percent
 from nfd.laws.ladder_outlook import REFUSED
+from nfd.laws.ladder_posterior import UNTUNED
 from nfd.laws.log_columns import ERROR_RATE, kind_of_loss
 from nfd.laws.logged_runs import FLOPS
 from nfd.laws.loss_law import Sizes, interval_of
@@ -170,9 +171,8 @@ class LadderForecast(Shown):
             f"run; the law misses none of your {sizes_in_words(law.losses)} by more than "
             f"{percent(miss)}."
         )
-        return self._answer(
-            title, because, self._rate(), tone="good", state=USABLE, but=self._but()
-        )
+        to_run = self._tune_again() if law.residual > UNTUNED else self._rate()
+        return self._answer(title, because, to_run, tone="good", state=USABLE, but=self._but())
 
     def _but(self) -> str:
         """What speaks against a forecast that can be used."""
@@ -183,7 +183,23 @@ class LadderForecast(Shown):
                 f"{number(held.measured.value, 3)}, where they forecast "
                 f"{held.predicted.in_words()}."
             )
+        if self.law.residual > UNTUNED:
+            return (
+                f"your runs scatter by {percent(self.law.residual)} about the law, well tuned ones "
+                f"by less than {percent(UNTUNED)}. That makes the interval {percent(self._width)} "
+                f"wide; of well tuned runs it would be {percent(self._tuned_width)}."
+            )
         return ""
+
+    @property
+    def _width(self) -> float:
+        """The width of the interval over the forecast."""
+        return (self.loss.high - self.loss.low) / self.loss.value
+
+    @cached_property
+    def _tuned_width(self) -> float:
+        """The width that the interval would have if the runs were tuned alike."""
+        return self.law.tuned_width(self.place, self.behind)
 
     def _contradicted(self) -> Answer:
         """The largest run ended far above what the others forecast."""
@@ -247,11 +263,10 @@ class LadderForecast(Shown):
 
     def _repeated(self) -> Answer:
         """Its tokens repeat more often than runs show what repeats are worth."""
-        width = (self.loss.high - self.loss.low) / self.loss.value
         because = (
-            f"Expect {self.loss.in_words()}, an interval {percent(width)} wide; {percent(REFUSED)} "
-            f"is the limit. Its tokens repeat {number(self.repeats)} times, yours "
-            f"{number(self.law.most_repeats)} times at most."
+            f"Expect {self.loss.in_words()}, an interval {percent(self._width)} wide; "
+            f"{percent(REFUSED)} is the limit. Its tokens repeat {number(self.repeats)} times, "
+            f"yours {number(self.law.most_repeats)} times at most."
         )
         smaller = {name: value / 8 for name, value in self.size.items()}
         smaller |= {name: value / 8 for name, value in self.behind.items()}
@@ -260,15 +275,15 @@ class LadderForecast(Shown):
 
     def _wide(self) -> Answer:
         """The interval of the forecast is too wide."""
-        width = (self.loss.high - self.loss.low) / self.loss.value
         because = (
-            f"Expect {self.loss.in_words()}, an interval {percent(width)} wide; {percent(REFUSED)} "
-            "is the limit."
+            f"Expect {self.loss.in_words()}, an interval {percent(self._width)} wide; "
+            f"{percent(REFUSED)} is the limit."
         )
         if self.law.residual > UNTUNED:
-            times, run = self._deciding()
-            because += f" {self._scatter}"
-            because += f"; {self._single(times, width, run)}." if run.after > REFUSED else "."
+            because += (
+                f" {self._scatter}: tuned like these, your runs would still leave it "
+                f"{percent(self._tuned_width)} wide. A larger run, tuned, narrows it more."
+            )
             return self._answer(self._open_title, because, self._tune_again())
         plan = self.plan
         assert plan is not None
@@ -290,33 +305,13 @@ class LadderForecast(Shown):
             return None
         return self.law.next_runs(target=self.size, rates=self.rates, batch=self.batch)
 
-    def _deciding(self) -> tuple[float, NextRun]:
-        """The cheapest single run that would narrow the forecast enough, else the dearest tried.
-
-        Returns:
-            How many times as dear as the dearest run it may be, and the run.
-        """
-        law = self.law
-        tried = [times for times in _TIMES if times == 1 or times <= self.times]
-        for times in tried:
-            run = law.next_run(budget=times * law.largest_cost, target=self.size)
-            if run.after <= REFUSED:
-                break
-        return times, run
-
-    def _single(self, times: float, width: float, run: NextRun) -> str:
-        """Say that no single run decides."""
-        dearer = "as dear as your dearest"
-        if times > 1:
-            dearer = f"up to {number(times)} times {dearer}"
-        return (
-            f"no single run {dearer} narrows it below {percent(REFUSED)} "
-            f"({percent(width)} to {percent(run.after)})"
-        )
-
     def _scattered(self) -> Answer:
-        """The interval is narrow enough, but the runs are not tuned alike."""
-        because = f"Expect {self.loss.in_words()} of runs that are tuned as these. {self._scatter}."
+        """Only the scatter of the runs makes the interval too wide."""
+        because = (
+            f"Expect {self.loss.in_words()}, an interval {percent(self._width)} wide; "
+            f"{percent(WIDEST)} is the limit where runs scatter. {self._scatter}: tuned as well, "
+            f"they would make it {percent(self._tuned_width)} wide."
+        )
         return self._answer(self._open_title, because, self._tune_again())
 
     @property

@@ -36,6 +36,8 @@ from nfd.laws.supplies import SUPPLIES
 
 Array = NDArray[np.float64]
 VARIABLES = ("parameters", "tokens")
+# The error of a run, over its loss, below which ladders stay whose runs are tuned alike.
+UNTUNED = 0.005
 
 
 # ---- What is assumed before any loss is seen.
@@ -47,17 +49,20 @@ class Calibration:
 
     They are ``q sqrt((k sd)^2 + tau^2 + (kappa gain)^2)``. Here ``sd`` is the posterior's standard
     deviation of the log loss, and ``gain`` is how far the forecast lies below the best run that was
-    fitted.
+    fitted. Where the error of a run is ``UNTUNED`` or more, k falls with its power ``scatter``:
+    runs that are not tuned alike scatter more than the law that they show is off.
     """
 
     k: float = 1.0
     tau: float = 0.0
     kappa: float = 0.0
     q: float = 1.96
+    scatter: float = 0.0
 
-    def spread(self, sd: Array, gain: Array) -> Array:
-        """The half widths divided by q."""
-        return np.sqrt((self.k * sd) ** 2 + self.tau**2 + (self.kappa * gain) ** 2)
+    def spread(self, sd: Array, gain: Array, error: float = 0.0) -> Array:
+        """The half widths divided by q, for runs with a relative error."""
+        k = self.k * max(1.0, error / UNTUNED) ** -self.scatter
+        return np.asarray(np.sqrt((k * sd) ** 2 + self.tau**2 + (self.kappa * gain) ** 2))
 
 
 @dataclass(frozen=True)
