@@ -548,6 +548,18 @@ class RunForecast(Shown):
 _CHECK = "Check the schedule, and its number of steps."
 
 
+def forecast_of(run: RunCurve, prior: CurvePrior, rate: float | None) -> RunForecast:
+    """Forecast a run by a prior; ``rate`` is AdamW's peak."""
+    posterior = CurvePosterior(run, prior, rate)
+    return RunForecast(
+        posterior=posterior,
+        seen=int(run.steps[-1]),
+        total_steps=run.total,
+        prior=prior,
+        contradicted_by=_contradicting(posterior, rate, prior),
+    )
+
+
 def _contradicting(posterior: CurvePosterior, rate: float | None, prior: CurvePrior) -> str:
     """The schedule that explains the losses so far far better than the given one, in words."""
     run = posterior.run
@@ -606,13 +618,4 @@ def forecast_run(
     """
     if rate is not None:
         check_real("rate", rate, above=0.0)
-    run = RunCurve(losses, schedule, total_steps)
-    prior = read_curve_prior()
-    posterior = CurvePosterior(run, prior, rate)
-    return RunForecast(
-        posterior=posterior,
-        seen=int(run.steps[-1]),
-        total_steps=run.total,
-        prior=prior,
-        contradicted_by=_contradicting(posterior, rate, prior),
-    )
+    return forecast_of(RunCurve(losses, schedule, total_steps), read_curve_prior(), rate)
