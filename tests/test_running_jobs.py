@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from calibration import small_runs
-from calibration.running_jobs import PAGE, stored, table_of_truth, table_of_wrong, told_wrong, truth, wrong
+from calibration.running_jobs import (
+    PAGE,
+    stored,
+    table_of_truth,
+    table_of_wrong,
+    told_wrong,
+    truth,
+    wrong,
+)
 from nfd.laws.curve import read_curve_prior
 
 

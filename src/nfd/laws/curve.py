@@ -66,6 +66,9 @@ _FEWEST = 5
 _LENGTH = 1.0
 _MISSED = 0.0015
 _LEAST_NOISE = 2e-4
+# A fall's first part lowers the loss by less than its share of b, or by more: by b h, and
+# b h (1 - h) times a normal number of this standard deviation.
+_UNEVEN = 0.5
 # The grid of a.
 POWERS = np.exp(np.linspace(math.log(0.15), math.log(1.6), 33))
 # The prior of E and f: means, and the standard deviation of both.
@@ -300,13 +303,16 @@ class CurvePosterior:
         self._last = run.progress(steps[-1:])[0]
         self._logs = np.log(run.progress(steps) / self._last)
         self._fallen = run.fallen(steps)
-        self._sure = np.linalg.inv(_discrepancy(self._logs, self._logs) + np.diag(noise**2 + 1e-8))
-        self._losses = losses / self.level
         mean, covariance = prior.at(rate)
+        self._uneven_b = _UNEVEN * math.exp(mean[1])
+        missed = self._missed(self._logs, self._fallen)
+        self._sure = np.linalg.inv(missed + np.diag(noise**2 + 1e-8))
+        self._losses = losses / self.level
         at_powers = [self._at_power(a, mean, covariance) for a in POWERS]
         heights = np.array([at.height for at in at_powers])
         # The log of the chance of these losses, up to a constant of the run.
-        self.evidence = float(logsumexp(heights))
+        volume = np.linalg.slogdet(self._sure)[1] / 2
+        self.evidence = float(logsumexp(heights) + volume)
         weights = np.exp(heights - heights.max())
         self._weights = weights / weights.sum()
         self._at_powers = at_powers
@@ -336,6 +342,15 @@ class CurvePosterior:
             covariance=np.asarray(np.linalg.inv(precision)),
         )
 
+    def _missed(self, logs: Array, fallen: Array) -> Array:
+        """The covariance ``[K, B]`` of what the form misses, later and in the fitted losses."""
+        smooth = _discrepancy(logs, self._logs)
+        return smooth + np.outer(self._uneven(fallen), self._uneven(self._fallen))
+
+    def _uneven(self, fallen: Array) -> Array:
+        """By how much a fall may lower the loss by less so far than its share of b."""
+        return self._uneven_b * fallen * (1 - fallen)
+
     @staticmethod
     def _form(logs: Array, fallen: Array, a: float) -> Array:
         """The factors ``[K, 3]`` of E, f and b in the loss."""
@@ -352,8 +367,10 @@ class CurvePosterior:
         steps = np.asarray(steps, dtype=float)
         logs = np.log(self.run.progress(steps) / self._last)
         fallen = self.run.fallen(steps)
-        across = _discrepancy(logs, self._logs) @ self._sure
-        missed = _MISSED**2 - np.einsum("kb,kb->k", across, _discrepancy(logs, self._logs))
+        covariance = self._missed(logs, fallen)
+        across = covariance @ self._sure
+        missed = _MISSED**2 + self._uneven(fallen) ** 2
+        missed -= np.einsum("kb,kb->k", across, covariance)
         missed = np.clip(missed, 0.0, None)
         means = list[Array]()
         variances = list[Array]()
