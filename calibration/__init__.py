@@ -6,5 +6,6 @@ watch.
 ``nfd.check``, on sound networks and on networks that were broken on purpose. ``alarms`` does so for
 ``nfd.Watch``, and keeps every network in ``alarms.jsonl``. The first two fill their pages,
 ``docs/coverage.md`` and ``docs/verdicts.md``. ``kernels_in_training`` compares kernels of
-``nfd.predict`` with dense networks and Definition 1, and fills its page.
+``nfd.predict`` with dense networks and Definition 1, and fills its page; ``kernels`` compares
+kernels and ensembles with dense networks, and fills a table of ``docs/mathematics``.
 """

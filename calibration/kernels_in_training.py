@@ -1,13 +1,17 @@
 """Measure whether kernels in training hold the truth.
 
-``python -m calibration.kernels_in_training`` takes ten minutes of processor time, in three parts.
-Their numbers in ``kernels_in_training.json`` fill the page and its chart:
+``python -m calibration.kernels_in_training`` takes half an hour of processor time, in parts. Their
+numbers in ``kernels_in_training.json`` fill the page and its chart:
 
 * ``dense``: how often 95 % intervals of ``nfd.predict(kernels=True)`` contain the kernels of dense
   networks, which are trained here in plain PyTorch, with the tangent kernel from all gradients of
   all parameters; with and without the kernels known before training.
+* ``rules``: the same for two-layer blocks and for other optimizers than SGD.
 * ``limits``: kernels of both limits of the paper against ``nfd.solve_nfd``.
+* ``first step``: the intervals after one step, by many more predictions.
 * ``turning``: how far kernels turn while digits are learned, for the chart.
+* ``widths``: kernels at modules of a Transformer from networks of two pairs of widths.
+* ``transformer``: how far those at modules of a Transformer turn while it learns sequences.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ import json
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,9 +30,10 @@ import torch
 from torch import Tensor
 
 import nfd
+from calibration.dense_networks import MOMENTUM, NAMES, Problem, dense_kernels
+from calibration.transformer import Transformer, sequences
 from makers.tables import fill_page, markdown
-from nfd.core.activations import activation
-from nfd.core.estimates import Interval, interval
+from nfd.core.estimates import Interval, interval, stderr
 from nfd.core.files import write_text
 from nfd.data import digits
 from nfd.limits.in_width import Estimates, at_infinite_width
@@ -38,7 +43,6 @@ NUMBERS = ROOT / "calibration/kernels_in_training.json"
 PAGE = ROOT / "docs/kernels-in-training.md"
 
 Row = dict[str, Any]
-NAMES = ("features", "streams", "gradients", "tangent")
 
 # A scale that float32 rounds to 1, under which ``nfd.predict`` does not use what is known.
 _AS_THEY_ARE = 1 + 1e-9
@@ -52,112 +56,6 @@ def rms(values: Tensor) -> float:
 # ---- against dense networks in plain PyTorch
 
 
-@dataclass(frozen=True)
-class Problem:
-    """Eight steps of four samples, four other inputs, and a residual network of depth 4."""
-
-    activation: str
-    features: int = 8
-    depth: int = 4
-    rate: float = 0.3
-    looks: tuple[int, ...] = (0, 1, 4, 8)
-
-    @property
-    def data(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Inputs [8, 4, d], targets [8, 4, 1] and probes [4, d]."""
-        generator = torch.Generator().manual_seed(0)
-        x = torch.randn(8, 4, self.features, generator=generator)
-        y = torch.sin(2 * x[..., :1]) + x[..., 1:2] * x[..., 2:3]
-        return x, y, torch.randn(4, self.features, generator=generator)
-
-    @property
-    def family(self) -> nfd.Family:
-        """The networks that ``nfd.predict`` trains."""
-        return nfd.resnets(self.features, 1, activation=self.activation)
-
-
-class Dense:
-    """R networks of a width, in plain PyTorch: U [R, n, d], W [L, R, n, n] and V [R, 1, n]."""
-
-    def __init__(self, problem: Problem, width: int, count: int, seed: int) -> None:
-        generator = torch.Generator().manual_seed(seed)
-        self.problem = problem
-        self.width = width
-        self.phi = activation(problem.activation).phi
-
-        def gaussian(*shape: int) -> Tensor:
-            return torch.randn(*shape, generator=generator).requires_grad_()
-
-        self.U = gaussian(count, width, problem.features)
-        self.W = [gaussian(count, width, width) for _ in range(problem.depth)]
-        self.V = gaussian(count, 1, width)
-
-    @property
-    def parameters(self) -> list[Tensor]:
-        """All of them."""
-        return [self.U, *self.W, self.V]
-
-    def layers(self, x: Tensor) -> list[Tensor]:
-        """The streams h_0 .. h_L of inputs [N, d], [R, N, n] each."""
-        h = [(x / math.sqrt(self.problem.features)) @ self.U.mT]
-        for W in self.W:
-            branch = self.phi(h[-1]) @ W.mT / math.sqrt(self.width * self.problem.depth)
-            h.append(h[-1] + branch)
-        return h
-
-    def step(self, x: Tensor, y: Tensor) -> None:
-        """One step of gradient descent on the mean of ``(f - y)^2 / 2``."""
-        f = self.layers(x)[-1] @ self.V.mT / self.width
-        loss = (f - y).square().mean((1, 2)).sum() / 2
-        gradients = torch.autograd.grad(loss, self.parameters)
-        with torch.no_grad():
-            for parameter, gradient in zip(self.parameters, gradients, strict=True):
-                parameter -= self.problem.rate * self.width * gradient
-
-    def look(self, x: Tensor) -> dict[str, Tensor]:
-        """Return h, phi(h) and g [R, A, N, n], outputs and tangent kernels [R, N, N] of probes."""
-        layers = self.layers(x)
-        f = layers[-1] @ self.V.mT / self.width
-        g = torch.autograd.grad(f.sum(), layers, retain_graph=True)
-        tangent = torch.zeros(len(f), len(x), len(x))
-        of_probes = [
-            torch.autograd.grad(f[:, i].sum(), self.parameters, retain_graph=True)
-            for i in range(len(x))
-        ]
-        for i, first in enumerate(of_probes):
-            for j, second in enumerate(of_probes):
-                for a, b in zip(first, second, strict=True):
-                    tangent[:, i, j] += self.width * (a * b).flatten(1).sum(1)
-        h = torch.stack(layers, 1).detach()
-        return {
-            "streams": h,
-            "features": self.phi(h),
-            "gradients": self.width * torch.stack(g, 1),
-            "tangent": tangent,
-            "outputs": f.detach(),
-        }
-
-
-def dense_kernels(problem: Problem, width: int, count: int, seed: int) -> dict[str, Tensor]:
-    """Return kernels of equal times by name, [count, S, A, N, N], and outputs [count, S, N]."""
-    x, y, probes = problem.data
-    parts: dict[str, list[Tensor]] = {name: [] for name in (*NAMES, "outputs")}
-    chunk = max(1, 2**21 // width**2)
-    for start in range(0, count, chunk):
-        networks = Dense(problem, width, min(chunk, count - start), seed + start)
-        looks: dict[str, list[Tensor]] = {name: [] for name in parts}
-        for step in range(len(x) + 1):
-            if step in problem.looks:
-                for name, seen in networks.look(probes).items():
-                    is_vector = name in ("streams", "features", "gradients")
-                    looks[name].append(seen @ seen.mT / width if is_vector else seen)
-            if step < len(x):
-                networks.step(x[step], y[step])
-        for name, rows in looks.items():
-            parts[name].append(torch.stack(rows, 1).double())
-    return {name: torch.cat(values) for name, values in parts.items()}
-
-
 def equal_times(kernels: nfd.TrainedKernels, name: str, part: str = "value") -> Tensor:
     """Return a predicted kernel at equal times as [S, A, N, N], or [S, N, N] of the tangent's."""
     values: Tensor = getattr(getattr(kernels, name), part)
@@ -168,16 +66,19 @@ def equal_times(kernels: nfd.TrainedKernels, name: str, part: str = "value") -> 
     return torch.stack([values[:, s, :, s] for s in range(values.shape[1])])
 
 
-def truth_of(problem: Problem, count: int) -> dict[str, tuple[Tensor, Tensor]]:
+Truth = dict[str, tuple[Tensor, Tensor]]
+
+
+def truth_of(problem: Problem, count: int, width: int = 512) -> Truth:
     """Return kernels of dense networks at infinite width, with standard errors, by name.
 
     Like the prediction's: how far training moved them, added to those before, which are known.
     """
-    wide = dense_kernels(problem, 512, count, 1_000)
-    narrow = dense_kernels(problem, 128, count, 2_000_000)
+    wide = dense_kernels(problem, width, count, 1_000)
+    narrow = dense_kernels(problem, width // 4, count, 2_000_000)
     known = prediction(problem, 64, 2, 0).kernels
     assert known is not None
-    truth = {}
+    truth = Truth()
     for name in wide:
         if name == "outputs":
             parts = at_infinite_width(wide[name], narrow[name], 4.0)
@@ -189,12 +90,39 @@ def truth_of(problem: Problem, count: int) -> dict[str, tuple[Tensor, Tensor]]:
     return truth
 
 
+def distances_before(problem: Problem, count: int, width: int, sets: int) -> dict[str, float]:
+    """Return how far dense networks before training are from the known kernels, by name.
+
+    In standard errors, RMS over entries and sets of networks.
+    """
+    known = prediction(problem, 64, 2, 0).kernels
+    assert known is not None
+    untrained = replace(problem, looks=(0,))
+    squares: dict[str, list[float]] = {name: [] for name in NAMES}
+    for number in range(sets):
+        wide = dense_kernels(untrained, width, count, 10_000_000 * (number + 1))
+        narrow = dense_kernels(untrained, width // 4, count, 10_000_000 * (number + 1) + 5_000_000)
+        for name in NAMES:
+            parts = at_infinite_width(wide[name][:, 0], narrow[name][:, 0], 4.0)
+            away = (parts["value"] - equal_times(known, name)[0]) / parts["stderr"]
+            squares[name].append(rms(away) ** 2)
+    return {name: math.sqrt(math.fsum(values) / sets) for name, values in squares.items()}
+
+
 def prediction(
     problem: Problem, width: int, replicates: int, seed: int, scale: float = 1.0
 ) -> nfd.Prediction:
     """The prediction of kernels whose intervals are judged."""
     x, y, probes = problem.data
-    task = nfd.Task(list(zip(x, y, strict=True)), loss="mse", init_scale=scale)
+    make_optimizer = None
+    if problem.optimizer == "momentum":
+        make_optimizer = partial(nfd.SGD, momentum=MOMENTUM)
+    task = nfd.Task(
+        list(zip(x, y, strict=True)),
+        loss="mse",
+        init_scale=scale,
+        make_optimizer=make_optimizer,
+    )
     return nfd.predict(
         problem.family,
         task,
@@ -263,6 +191,87 @@ def _tally(
         for s, step in enumerate(looks):
             held = (low[s] <= values[s]) & (values[s] <= high[s])
             tallies.setdefault((name, step, kind), []).append((held, (high - low)[s] / 2))
+
+
+# ---- two-layer blocks and other optimizers
+
+RULES = (
+    Problem("relu", block="two-layer", looks=(0, 1, 4)),
+    Problem("tanh", block="two-layer", looks=(0, 1, 4)),
+    Problem("relu", optimizer="momentum", rate=0.1, looks=(0, 1, 4)),
+    Problem("relu", optimizer="muon", rate=0.3, looks=(0, 1, 4)),
+    Problem("relu", optimizer="adam", rate=0.3, looks=(0, 1, 4)),
+)
+
+
+def rule_rows(draws: int, count: int) -> list[Row]:
+    """Compare predictions of width 256, 8 replicates, with dense networks of that width."""
+    rows = list[Row]()
+    for problem in RULES:
+        truth = truth_of(problem, count, 256)
+        before = distances_before(problem, count, 256, 4)
+        kernels = [prediction(problem, 256, 8, 100 + seed).kernels for seed in range(draws)]
+        of_problem = {
+            "activation": problem.activation,
+            "block": problem.block,
+            "optimizer": problem.optimizer,
+        }
+        for name in NAMES:
+            first = {"quantity": name, "step": 0, "z": before[name]}
+            rows.append(of_problem | first)
+            for s, step in enumerate(problem.looks):
+                if step > 0:
+                    rows.append(of_problem | _judged(kernels, truth[name], name, s, step))
+    return rows
+
+
+def first_step_rows(draws: int, count: int) -> list[Row]:
+    """Judge kernels after the first step by many more predictions."""
+    rows = list[Row]()
+    for activation in ("relu", "tanh"):
+        problem = Problem(activation, looks=(0, 1))
+        truth = truth_of(problem, count)
+        kernels = [prediction(problem, 256, 8, 1_000 + seed).kernels for seed in range(draws)]
+        for name in NAMES:
+            row = _judged(kernels, truth[name], name, 1, 1)
+            rows.append({"activation": activation} | row)
+    return rows
+
+
+def _judged(
+    kernels: Sequence[nfd.TrainedKernels | None],
+    truth: tuple[Tensor, Tensor],
+    name: str,
+    s: int,
+    step: int,
+) -> Row:
+    """Return the share of intervals that hold a kernel, and distances in standard errors."""
+    values, errors = (part[s] for part in truth)
+    distances = list[Tensor]()
+    held = list[Tensor]()
+    halves = list[Tensor]()
+    for one in kernels:
+        assert one is not None
+        estimate, error, low, high = (
+            equal_times(one, name, part)[s] for part in ("value", "stderr", "low", "high")
+        )
+        distances.append((estimate - values) / error.hypot(errors))
+        held.append((low <= values) & (values <= high))
+        halves.append((high - low) / 2)
+    shares = torch.stack([one.double().mean() for one in held])
+    return {
+        "quantity": name,
+        "step": step,
+        "size": rms(values),
+        "moved": rms(values - truth[0][0]),
+        "half": rms(torch.stack(halves)),
+        "noise of truth": rms(errors),
+        "z": rms(torch.stack(distances)),
+        "held": float(shares.mean()),
+        # Entries of one prediction depend on each other, predictions do not.
+        "held stderr": float(stderr(shares)),
+        "draws": len(kernels),
+    }
 
 
 # ---- both limits of the paper against Definition 1
@@ -363,6 +372,88 @@ def turning_rows(width: int, replicates: int) -> list[Row]:
     return rows
 
 
+def transformer_rows(width: int, replicates: int) -> list[Row]:
+    """Measure angles between kernels of a Transformer at its modules and those before training."""
+    tokens = sequences(8 * 32, 9, 1).view(32, 8, 9)
+    family = nfd.Family(Transformer, base=(32, 2), rule="complete-p", optimizer="adam")
+    p = nfd.predict(
+        family,
+        [(batch[:, :-1], batch[:, 1:]) for batch in tokens],
+        3e-3,
+        depth=2,
+        width=width,
+        replicates=replicates,
+        probes=sequences(2, 8, 2),
+        kernels=nfd.Kernels(modules=["blocks.0", "blocks.1", "norm"]),
+    )
+    assert p.module_kernels is not None
+    rows = list[Row]()
+    for name, estimates in p.module_kernels.features.items():
+        samples = estimates.replicates
+        # [R, S, 16, 16]: probes and positions are rows
+        kernels = torch.stack(
+            [
+                samples[:, s, :, :, s].flatten(3).flatten(1, 2)
+                for s in range(len(p.module_kernels.steps))
+            ],
+            1,
+        )
+        for s, step in enumerate(p.module_kernels.steps):
+            angle = interval(_turned, kernels[:, [0, s]])
+            rows.append({"module": name, "quantity": "features", "step": step} | _plain(angle))
+    losses = {"first loss": float(p.loss[0]), "last loss": float(p.loss[-1])}
+    rows.append({"module": "", "quantity": "loss", "step": 31} | losses)
+    return rows
+
+
+def width_rows(replicates: int) -> list[Row]:
+    """Compare a Transformer's kernels of widths 128 over 32 with those of 256 over 64."""
+    tokens = sequences(8 * 6, 9, 1).view(6, 8, 9)
+    rows = list[Row]()
+    for optimizer, rate in (("sgd", 0.5), ("adam", 3e-3)):
+        family = nfd.Family(Transformer, base=(32, 2), optimizer=optimizer)
+        pair = list[nfd.ModuleKernels]()
+        for width in (128, 256):
+            p = nfd.predict(
+                family,
+                [(batch[:, :-1], batch[:, 1:]) for batch in tokens],
+                rate,
+                depth=2,
+                width=width,
+                replicates=replicates,
+                weights="dense",
+                seed=width,
+                probes=sequences(2, 6, 2),
+                kernels=nfd.Kernels(modules=["blocks.0", "blocks.1", "norm"], steps=[1, 5]),
+            )
+            assert p.module_kernels is not None
+            pair.append(p.module_kernels)
+        for quantity in ("features", "gradients"):
+            for module in pair[0].features:
+                small, large = (getattr(one, quantity)[module] for one in pair)
+                error = small.stderr.hypot(large.stderr)
+                # Positions that the output does not see have no gradient.
+                seen = error > 0
+                z = rms(((small.value - large.value) / error)[seen])
+                size = rms(large.value[seen])
+                rows.append(
+                    {
+                        "optimizer": optimizer,
+                        "quantity": quantity,
+                        "module": module,
+                        "size": size,
+                        "difference": rms((small.value - large.value)[seen]) / size,
+                        "z": z,
+                    }
+                )
+    return rows
+
+
+def _turned(pairs: Tensor) -> Tensor:
+    """The angle between the means of both kernels of pairs [R, 2, N, N], in degrees."""
+    return _angle(pairs[:, 0].mean(0), pairs[:, 1])
+
+
 def _gap(first: Tensor, pairs: Tensor) -> Tensor:
     """How much further the first kernels of pairs [R, 2, N, N] turned than the second, degrees."""
     return _angle(first, pairs[:, 0]) - _angle(first, pairs[:, 1])
@@ -407,7 +498,55 @@ def tables(numbers: dict[str, Any]) -> dict[str, str]:
         for row in numbers["limits"]
     ]
     texts["limits"] = markdown(limits)
+    texts["rules"] = markdown(_rule_table(numbers["rules"]))
+    texts["first-step"] = markdown(
+        [
+            {
+                "activation": row["activation"],
+                "of": row["quantity"],
+                "moved by": f"{row['moved']:.3f}",
+                "half-width": f"{row['half']:.3f}",
+                "held": f"{100 * row['held']:.1f} % ± {100 * row['held stderr']:.1f}",
+            }
+            for row in numbers["first step"]
+        ]
+    )
+    texts["widths"] = markdown(
+        [
+            {
+                "optimizer": row["optimizer"],
+                "kernel": row["quantity"],
+                "module": row["module"],
+                "difference": f"{100 * row['difference']:.0f} %",
+                "in standard errors": f"{row['z']:.2f}",
+            }
+            for row in numbers["widths"]
+        ]
+    )
     return texts
+
+
+def _rule_table(rows: Sequence[Row]) -> list[Row]:
+    """A row of the page for every network and kernel."""
+    kernels = dict[tuple[str, str], dict[int, Row]]()
+    for row in rows:
+        network = f"{row['activation']}, {row['block']}, {row['optimizer']}"
+        kernels.setdefault((network, row["quantity"]), {})[row["step"]] = row
+    table = list[Row]()
+    for (network, quantity), steps in kernels.items():
+        last = steps[max(steps)]
+        trained = [row for step, row in steps.items() if step > 0]
+        table.append(
+            {
+                "network": network,
+                "kernel": quantity,
+                "moved by": f"{100 * last['moved'] / last['size']:.0f} %",
+                "half-width": f"{100 * last['half'] / last['size']:.0f} %",
+                "distance": ", ".join(f"{row['z']:.2f}" for row in steps.values()),
+                "held": ", ".join(f"{100 * row['held']:.0f} %" for row in trained),
+            }
+        )
+    return table
 
 
 def _dense_table(rows: Sequence[Row], name: str) -> list[Row]:
@@ -438,18 +577,22 @@ def _dense_table(rows: Sequence[Row], name: str) -> list[Row]:
 def main() -> None:
     """Measure the parts that are chosen, and fill the page from all stored numbers."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", nargs="*", default=["dense", "limits", "turning"])
+    parser.add_argument("--only", nargs="*")
     parser.add_argument("--draws", type=int, default=20)
     given = parser.parse_args()
     torch.set_num_threads(1)
     numbers = json.loads(NUMBERS.read_text()) if NUMBERS.exists() else {}
     parts = {
         "turning": partial(turning_rows, 512, 8),
+        "widths": partial(width_rows, 12),
+        "transformer": partial(transformer_rows, 256, 8),
         "limits": partial(limit_rows, 16),
         "dense": partial(dense_rows, given.draws, 128),
+        "rules": partial(rule_rows, 8, 64),
+        "first step": partial(first_step_rows, 100, 256),
     }
     for name, measure in parts.items():
-        if name in given.only:
+        if given.only is None or name in given.only:
             start = time.process_time()
             numbers[name] = measure()
             print(f"{name}: {time.process_time() - start:.0f} s of processor time", flush=True)

@@ -59,9 +59,9 @@ def panel(
     return chart_of(finding).properties(width=270, height=220, title=alt.Title(title.split("\n")))
 
 
-def beside(left: Any, right: Any) -> Any:
-    """Put two panels side by side, each with its legend."""
-    return alt.hconcat(left, right, spacing=28).resolve_scale(
+def beside(*panels: Any) -> Any:
+    """Put panels side by side, each with its legend."""
+    return alt.hconcat(*panels, spacing=28).resolve_scale(
         color="independent", strokeDash="independent"
     )
 
@@ -321,7 +321,9 @@ def curve_rows(series: str, curve: Any) -> list[Row]:
 
 
 def kernels_in_training(numbers: Any) -> Any:
-    """Draw the angles of kernels in training: features of both limits, and other kernels."""
+    """Draw the angles of kernels in training: features of both limits, other kernels, and a
+    Transformer's features.
+    """
     networks = {"shared": "standard", "independent": "decoupled"}
     features = list[Row]()
     others = list[Row]()
@@ -347,7 +349,19 @@ def kernels_in_training(numbers: Any) -> Any:
         "angle, degrees",
         kind="semilogarithmic",
     )
-    return beside(left, right)
+    modules = {"blocks.0": "block 1", "blocks.1": "block 2", "norm": "last norm"}
+    stream = list[Row]()
+    for row in numbers["transformer"]:
+        if row["step"] > 0 and row["module"] in modules:
+            stream.append(point(modules[row["module"]], row["step"], row))
+    transformer = panel(
+        "The stream of a\nTransformer turns too",
+        stream,
+        "updates",
+        "angle, degrees",
+        kind="semilogarithmic",
+    )
+    return beside(left, right, transformer)
 
 
 # By page, the stored numbers and what draws them.

@@ -68,6 +68,7 @@ FREE = ("epfl", "fantastic", "gadre", "gemstones", "olmo", "porian")
 WHY = {
     "chinchilla": "Losses are read off a figure's colours, in steps.",
     "epfl_wsd": "Its longest runs ended before the cooldown.",
+    "gadre": "Its runs scatter by 0.9 % about the law.",
     "llama3": "Points are read off a figure; the loss falls more slowly at its largest budgets.",
     "marin_moe": "Its one target has far more tokens than any fitted run.",
     "porian": "Warm-up and rate do not suit its small runs.",

@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from nfd.core.estimates import combined, stderr
+from nfd.core.estimates import Magnitude, combined, stderr
 from nfd.limits.control import Samples, without_first_outputs
 from nfd.limits.in_width import at_infinite_width
+from nfd.limits.predict import _depth_note
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -77,3 +78,18 @@ def test_two_networks_cannot_show_what_they_keep() -> None:
     samples = Samples(outputs(0.7, 2, 1), outputs(0.7, 2, 3))
     left = without_first_outputs(samples)
     assert torch.equal(left.wide[:, 1], samples.wide[:, 1])
+
+
+def test_a_note_says_which_kernels_depth_moved() -> None:
+    moves = {
+        "features": Magnitude(0.05, 0.01),
+        "streams": Magnitude(0.0, 0.03),
+        "gradients": Magnitude(0.03, 0.02),
+        "tangent": Magnitude(0.005, 0.01),
+    }
+    note = _depth_note(moves, 0.02)
+    assert "features by 0.05." in note
+    assert "streams, gradients. Raise replicates" in note
+    assert "tangent" not in note
+    assert _depth_note({"tangent": moves["tangent"]}, 0.02) == ""
+    assert _depth_note({}, 0.02) == ""

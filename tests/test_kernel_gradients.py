@@ -4,6 +4,7 @@ and integrations.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 
@@ -14,6 +15,18 @@ from scipy.integrate import solve_ivp
 from torch import Tensor
 
 import nfd
+from calibration.kernels import (
+    NUMBERS,
+    PAGE,
+    VARIANCES,
+    Networks,
+    Shape,
+    ensemble_rows,
+    integrated,
+    integrated_gradient,
+    tables,
+)
+from nfd.core.estimates import stderr
 from nfd.limits import kernels
 from nfd.limits.functions import KERNEL_ACTIVATIONS
 
@@ -63,6 +76,22 @@ def test_gradients_are_those_of_an_independent_recursion(name: str, kind: str, i
     assert abs(of_x) > 1e-4  # a gradient of zero would not pass
 
 
+@pytest.mark.parametrize("inputs", [3, 30], ids=["pairs", "table"])
+@pytest.mark.parametrize("kind", ["nngp", "ntk"])
+@pytest.mark.parametrize("name", ["tanh", "gelu"])
+def test_gradients_at_infinite_depth_are_those_of_an_integration(
+    name: str, kind: str, inputs: int
+) -> None:
+    X, Y = normal(inputs, 3).requires_grad_(), normal(inputs, 3, seed=1)
+    K = nfd.kernel(X, Y, kind=kind, activation=name, horizon=1.5)
+    (gradient,) = torch.autograd.grad(K[0, 1], X)
+    x, y = X.detach()[0].numpy(), Y[1].numpy()
+    assert float(K[0, 1].detach()) == pytest.approx(integrated(x, y, name, kind, 1.5), abs=1e-8)
+    exact = integrated_gradient(x, y, name, kind, 1.5)
+    np.testing.assert_allclose(gradient[0].numpy(), exact, atol=1e-7)
+    assert np.abs(exact).max() > 0.1
+
+
 def test_gradients_at_repeated_and_opposite_inputs_and_none_at_zero() -> None:
     x = normal(1, 3)
     X = torch.cat([x, x, -x]).requires_grad_()
@@ -72,8 +101,14 @@ def test_gradients_at_repeated_and_opposite_inputs_and_none_at_zero() -> None:
     torch.testing.assert_close(gradient[:1], math.exp(0.5) * x / 3, rtol=1e-8, atol=1e-9)
     (total,) = torch.autograd.grad(nfd.kernel(X, kind="ntk").sum(), X)
     assert bool(total.isfinite().all())
+    zero = torch.tensor([[1.0], [0.0]])
     with pytest.raises(ValueError, match=r"X has an input of zero norm, row 1, .*bias_variance"):
-        nfd.kernel(torch.tensor([[1.0], [0.0]], requires_grad=True))
+        nfd.kernel(zero.clone().requires_grad_())
+    # A bias makes it an input like any other, and so it may be where no gradient is wanted.
+    for X, Y, bias in ((zero, zero, 0.1), (zero[:1], zero, 0.0)):
+        at = X.clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(nfd.kernel(at, Y, bias_variance=bias).sum(), at)
+        assert bool(gradient.isfinite().all())
 
 
 def test_a_bias_gives_inputs_of_one_feature_more_than_rank_2() -> None:
@@ -136,13 +171,37 @@ def test_functions_that_are_no_activations_are_refused() -> None:
 
 
 @pytest.mark.parametrize("kind", ["nngp", "ntk", "independent-feedback"])
-def test_pairs_are_those_of_the_table(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    X = normal(12, 4)
-    by_pairs = nfd.kernel(X, kind=kind, activation="erf")
+@pytest.mark.parametrize("name", ["erf", "gelu", "tanh"])
+def test_pairs_are_those_of_the_table(
+    name: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X = normal(6, 4)
+    by_pairs = nfd.kernel(X, kind=kind, activation=name)
     monkeypatch.setattr(kernels, "_FEW", 0)
-    by_table = nfd.kernel(X, kind=kind, activation="erf")
+    by_table = nfd.kernel(X, kind=kind, activation=name)
     assert not torch.equal(by_pairs, by_table)
     torch.testing.assert_close(by_pairs, by_table, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["nngp", "ntk"])
+def test_a_bias_and_variances_are_those_of_dense_networks(kind: str) -> None:
+    """Both kernels of networks in plain PyTorch, with gradients in all parameters."""
+    x = normal(3, 3)
+    networks = Networks(Shape("relu", 3, width=128, depth=4), count=128, seed=0)
+    samples = networks.ntk(x.float()) if kind == "ntk" else networks.nngp(x.float())
+    K = nfd.kernel(x, kind=kind, activation="relu", depth=4, **VARIANCES)
+    plain = nfd.kernel(x, kind=kind, activation="relu", depth=4)
+    error = stderr(samples.double())
+    assert float(((samples.mean(0) - K) / error).abs().max()) < 4
+    assert float(((samples.mean(0) - plain) / error).abs().max()) > 20
+
+
+@pytest.mark.parametrize("kind", ["nngp", "ntk", "independent-feedback"])
+def test_an_ensemble_is_that_of_trained_dense_networks(kind: str) -> None:
+    rows = ensemble_rows(64, 128, times=(1.0,), rate=0.1, kinds=(kind,))
+    assert rows[0]["rms z of mean"] < 2.5
+    assert rows[0]["rms z of covariance"] < 2.5
+    assert rows[0]["rms z of mean, another"] > 3
 
 
 @pytest.mark.parametrize("kind", ["nngp", "ntk"])
@@ -171,3 +230,9 @@ def test_an_ensemble_is_that_of_its_linear_equations(kind: str) -> None:
     assert float(ends.covariance[1].abs().max()) < 1e-7
     with pytest.raises(ValueError, match="singular, so that training does not end"):
         nfd.kernel_ensemble(torch.cat([X, X[:1]]), [1.0] * 5, test, kind=kind)
+
+
+def test_the_page_has_the_stored_numbers() -> None:
+    page = PAGE.read_text()
+    for text in tables(json.loads(NUMBERS.read_text())).values():
+        assert text.strip() in page

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,95 @@ def test_probes_see_the_last_update_and_change_none() -> None:
     assert (longer.probe_outputs, longer.probe_outputs_stderr) == (None, None)
 
 
+def rms(values: Tensor) -> float:
+    return float(values.square().mean().sqrt())
+
+
+def of_samples(kernel: Tensor) -> Tensor:
+    """Sample k before step k on both sides of a kernel [A, S, N, C, S, N, C]: [A, K, C, K, C]."""
+    steps = torch.arange(4)
+    return kernel[:, steps, steps][:, :, :, steps, steps]
+
+
+@pytest.mark.parametrize("loss", ["cross-entropy", "mse"])
+def test_three_outputs_are_those_of_the_decoupled_network_and_not_of_the_standard_one(
+    loss: str,
+) -> None:
+    """Outputs before every step, outputs of probes after the last, and Theta of all outputs."""
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(4, 5, generator=generator)
+    probes = torch.randn(2, 5, generator=generator)
+    ids = torch.tensor([0, 2, 1, 0])
+    y = ids if loss == "cross-entropy" else 1.5 * torch.randn(4, 3, generator=generator)
+    settings: dict[str, Any] = {"horizon": 2.0, "activation": "tanh"}
+    first, second = (
+        nfd.solve_nfd(
+            x,
+            y,
+            loss=loss,
+            classes=3 if loss == "cross-entropy" else None,
+            probes=probes,
+            grid=4,
+            eta_c=1.0,
+            particles=4096,
+            seed=seed,
+            **settings,
+        )
+        for seed in (0, 1)
+    )
+    assert (first.outputs.shape, first.Sigma.shape) == ((4, 3), (5, 6, 6))
+    assert (first.probe_outputs.shape, first.Theta.shape) == ((2, 3), (5, 6, 3, 6, 3))
+    task = nfd.Task([(x[k : k + 1], y[k : k + 1]) for k in range(4)], loss=loss)
+
+    def prediction(feedback: str, kernels: nfd.Kernels | None) -> nfd.Prediction:
+        return nfd.predict(
+            nfd.resnets(5, 3, feedback=feedback, **settings),
+            task,
+            1.0,
+            depth=4,
+            width=512,
+            replicates=8,
+            probes=torch.cat([x, probes]),
+            kernels=kernels,
+        )
+
+    def largest(p: nfd.Prediction) -> tuple[float, float]:
+        """Distances of samples and of probes, in standard errors."""
+        f = p.probe_outputs
+        k = torch.arange(1, 4)
+        sample_errors = f.stderr[k, k].hypot(first.outputs_stderr[1:])
+        probe_errors = f.stderr[-1, 4:].hypot(first.probe_outputs_stderr)
+        samples = (f.value[k, k] - first.outputs[1:]) / sample_errors
+        others = (f.value[-1, 4:] - first.probe_outputs) / probe_errors
+        return float(samples.abs().max()), float(others.abs().max())
+
+    def gap(p: nfd.Prediction) -> tuple[float, float]:
+        """The RMS distance of Theta, and its noise."""
+        solved = (first.Theta + second.Theta)[::2, :4, :, :4] / 2
+        noise = (first.Theta - second.Theta)[::2, :4, :, :4] / 2
+        errors = of_samples(p.kernels.gradients.stderr)
+        distance = of_samples(p.kernels.gradients.value) - solved
+        return rms(distance), math.hypot(rms(noise), rms(errors))
+
+    decoupled = prediction("independent", nfd.Kernels(times=3, steps=range(4)))
+    assert max(largest(decoupled)) < 4.5
+    distance, noise = gap(decoupled)
+    assert 0.5 * noise < distance < 1.5 * noise
+    # The standard network is 8.8 and 11.3 standard errors away.
+    assert max(largest(prediction("shared", None))) > 6
+
+
+def test_one_output_is_one_column() -> None:
+    x = SIXTY[:3]
+    y = torch.tensor([1.0, -1.0, 0.5])
+    settings: dict[str, Any] = {"grid": 4, "eta_c": 0.5, "particles": 64, "replicates": 2}
+    plain = nfd.solve_nfd(x, y, eq5_term=True, **settings)
+    column = nfd.solve_nfd(x, y[:, None], eq5_term=True, **settings)
+    assert torch.equal(plain.outputs, column.outputs[:, 0])
+    assert torch.equal(plain.Theta, column.Theta[:, :, 0, :, 0])
+    assert (plain.Theta.shape, column.Theta.shape) == ((5, 3, 3), (5, 3, 1, 3, 1))
+
+
 SIXTY = torch.randn(60, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 BAD: list[tuple[Any, Any, dict[str, Any], str]] = [
     (
@@ -127,6 +217,40 @@ BAD: list[tuple[Any, Any, dict[str, Any], str]] = [
     (SIXTY, torch.zeros(60), {"particles": 2**30}, r"need .* GiB.*deferred"),
     (SIXTY, torch.zeros(60), {"eq5_term": "no"}, "eq5_term must be True or False"),
     (torch.zeros(2, 30_000), torch.zeros(2), {}, "up to 21200 features"),
+    (
+        SIXTY[:4],
+        torch.zeros(4, 0),
+        {},
+        r"targets \[K\] or \[K, C\] under loss='mse'; got .*\[4, 0\]",
+    ),
+    (SIXTY[:4], torch.zeros(4, 3), {"particles": 12}, "more than the 12 outputs of 4 samples"),
+    (SIXTY[:4], [0, 1, 2, 0], {"loss": "cross-entropy"}, "needs the number of classes"),
+    (SIXTY[:4], [0, 1, 2, 0], {"classes": 3}, "classes=3 is for loss='cross-entropy'"),
+    (SIXTY[:4], torch.zeros(4), {"loss": "hinge"}, "loss must be one of"),
+    (
+        SIXTY[:4],
+        [0, 1, 3, 0],
+        {"loss": "cross-entropy", "classes": 3},
+        "whole numbers from 0 to 2, .* got 3 for sample 2",
+    ),
+    (
+        SIXTY[:4],
+        [0, -100, 1, 0],
+        {"loss": "cross-entropy", "classes": 3},
+        "got -100 for sample 1",
+    ),
+    (
+        SIXTY[:4],
+        [0.5, 1, 1, 0],
+        {"loss": "cross-entropy", "classes": 2},
+        "got 0.5 for sample 0",
+    ),
+    (
+        SIXTY[:4],
+        torch.zeros(4, 3),
+        {"loss": "cross-entropy", "classes": 3},
+        r"targets \[K\] under loss='cross-entropy'",
+    ),
 ]
 
 

@@ -24,6 +24,7 @@ from .limits.ensembles import KernelEnsemble as KernelEnsemble
 from .limits.ensembles import kernel_ensemble as kernel_ensemble
 from .limits.in_width import Estimates as Estimates
 from .limits.kernels import kernel as kernel
+from .limits.modules import ModuleKernels as ModuleKernels
 from .limits.particles import Solution as Solution
 from .limits.particles import solve_nfd as solve_nfd
 from .limits.predict import Prediction as Prediction

@@ -80,6 +80,38 @@ def test_the_drop_of_the_cool_down_is_forecast_before_it_begins() -> None:
     assert cooled.high - cooled.low > constant.high - constant.low
 
 
+@pytest.mark.parametrize("claimed", [CONSTANT, COSINE, COOLED])
+@pytest.mark.parametrize("actual", [CONSTANT, COSINE])
+def test_a_schedule_that_the_losses_contradict_is_refused_and_a_true_one_is_not(
+    actual: nfd.RateSchedule, claimed: nfd.RateSchedule
+) -> None:
+    """At 70 % of the run a cosine has fallen to a quarter, and the cool-down has not begun."""
+    done = until(curve(actual), 5600)
+    said = nfd.forecast_run(done, claimed, TOTAL, rate=1e-3)
+    if (actual == COSINE) == (claimed == COSINE):
+        assert said.contradicted_by == ""
+        assert said.refusal is None
+        return
+    assert "a cosine" in said.contradicted_by or "a constant rate" in said.contradicted_by
+    assert "do not follow this schedule" in (said.refusal or "")
+    assert said.answer.tone == "bad"
+
+
+def test_what_is_wrong_only_in_steps_to_come_is_not_contradicted() -> None:
+    done = until(curve(COOLED), 5600)
+    assert nfd.forecast_run(done, CONSTANT, TOTAL, rate=1e-3).contradicted_by == ""
+
+
+def test_intervals_hold_from_an_eighth_of_the_run_on() -> None:
+    held = list[bool]()
+    for seed in range(12):
+        schedule = (COOLED, COSINE, CONSTANT)[seed % 3]
+        losses = curve(schedule, seed=seed)
+        said = nfd.forecast_run(until(losses, TOTAL // 8), schedule, TOTAL, rate=1e-3)
+        held.append(said.loss.low <= losses[TOTAL] <= said.loss.high)
+    assert sum(held) >= 11
+
+
 def test_more_of_the_run_narrows_the_forecast() -> None:
     losses = curve(COOLED)
     early, late = (

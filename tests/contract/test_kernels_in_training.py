@@ -124,9 +124,39 @@ def test_known_kernels_make_intervals_narrower() -> None:
 # ---- after a small step
 
 
+@pytest.mark.parametrize(
+    ("depth", "rule"),
+    [(4, "depth-mup"), pytest.param(math.inf, "complete-p", marks=pytest.mark.slow)],
+)
+def test_before_training_two_layer_blocks_have_the_kernels_of_the_equations(
+    depth: float, rule: Any
+) -> None:
+    """``nfd.kernel`` is of one-layer blocks, which have another tangent kernel."""
+    settings: dict[str, Any] = {
+        "lr": 0.0,
+        "depth": depth,
+        "width": 256,
+        "replicates": 8,
+        "kernels": nfd.Kernels(times=3, steps=[0]),
+        "rtol": 0.5,
+    }
+    kind: dict[str, Any] = {"activation": "tanh", "horizon": 2.0, "rule": rule}
+    family = nfd.resnets(D, 1, block="two-layer", **kind)
+    known = predicted(family, regression(1), **settings).kernels
+    own = predicted(family, regression(1, init_scale=AS_THEY_ARE), **settings).kernels
+    for name in ("streams", "features", "gradients", "tangent"):
+        assert apart(getattr(own, name), getattr(known, name).value) < 1.8, name
+    # One-layer blocks lack what the inner matrices learn.
+    one_layer = predicted(nfd.resnets(D, 1, **kind), regression(1), **settings).kernels
+    assert apart(own.tangent, one_layer.tangent.value) > 2.5
+
+
 @pytest.mark.parametrize("rule", ["depth-mup", "complete-p"])
 @pytest.mark.parametrize("outputs", [1, 2])
-def test_a_small_step_moves_outputs_by_the_tangent_kernel(rule: Any, outputs: int) -> None:
+@pytest.mark.parametrize("block", ["one-layer", "two-layer"])
+def test_a_small_step_moves_outputs_by_the_tangent_kernel(
+    rule: Any, outputs: int, block: str
+) -> None:
     """Of probes that are not trained on, whose kernel to the sample stands in one row."""
     rate = 1e-3
     sample = torch.ones(1, D)
@@ -134,7 +164,7 @@ def test_a_small_step_moves_outputs_by_the_tangent_kernel(rule: Any, outputs: in
     # The loss is a mean over outputs, which are zero before training.
     slope = -target.double() / outputs
     p = predicted(
-        nfd.resnets(D, outputs, activation="tanh", rule=rule),
+        nfd.resnets(D, outputs, activation="tanh", rule=rule, block=block),
         nfd.Task([(sample, target)], loss="mse"),
         rate,
         width=1024,
@@ -179,8 +209,7 @@ def test_losses_are_the_same_with_and_without_probes(
     assert alone.eval_loss == probed.eval_loss
     assert (alone.probe_outputs, alone.eval_outputs, alone.kernels) == (None, None, None)
     if kernels:
-        # A step of another optimizer is not along the tangent kernel.
-        assert (probed.kernels.tangent is None) == (optimizer != "sgd")
+        assert probed.kernels.tangent is not None
 
 
 def test_models_of_ones_own_answer_probes_as_their_batches() -> None:
@@ -292,6 +321,45 @@ def test_the_error_of_depth_is_in_the_intervals_of_kernels() -> None:
     assert bool((half >= estimates.depth_error[-1]).all())
 
 
+@pytest.mark.parametrize(("horizon", "rtol", "converged"), [(0.5, 0.2, True), (6.0, 0.02, False)])
+def test_convergence_in_depth_is_judged_by_kernels_too(
+    horizon: float, rtol: float, converged: bool
+) -> None:
+    """Losses of far targets hardly see the network; 32 blocks are few for a horizon of 6."""
+    batches = [(x, torch.full_like(y, 100.0)) for x, y in regression(1).batches]
+    p = predicted(
+        nfd.resnets(D, 1, horizon=horizon),
+        nfd.Task(batches, loss="mse", init_scale=AS_THEY_ARE),
+        0.0,
+        depth=math.inf,
+        rtol=rtol,
+        replicates=8,
+        probes=probes(2),
+        kernels=nfd.Kernels(times=2, steps=[0]),
+    )
+    assert p.converged
+    assert p.kernels.converged == converged
+    assert (p.kernels.note == "") == converged
+    assert p.kernels.note in p.note
+
+
+@pytest.mark.parametrize(("lr", "state"), [(0.3, "Predicted"), (2.0, "Not known")])
+def test_what_noise_hides_is_not_called_predicted(lr: float, state: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(6, 5, generator=generator)
+    task = nfd.Task([(x, x[:, :1].sign())] * 4, loss="mse")
+    kernels = nfd.Kernels(steps=[4])
+    p = nfd.predict(
+        nfd.resnets(5, 1), task, lr=lr, depth=4, width=64, replicates=8, probes=x, kernels=kernels
+    )
+    assert p.answer.state == state
+    assert p.kernels is not None
+    is_hidden = state == "Not known"
+    assert ("wider than the loss was before training" in str(p.answer)) == is_hidden
+    assert ("Noise hides kernels" in p.kernels.note) == is_hidden
+    assert len(str(p.answer).splitlines()) <= 15
+
+
 def test_after_a_divergence_kernels_and_outputs_are_not_numbers() -> None:
     p = predicted(nfd.resnets(D, 1), regression(), lr=1e8, kernels=True, width=32, replicates=2)
     assert "diverged" in p.note
@@ -318,8 +386,7 @@ BAD: list[tuple[nfd.Family, dict[str, Any], str]] = [
     (nfd.resnets(D, 1), {"kernels": True, "probes": probes(200)}, r"800 rows, above 512.*GiB"),
     (nfd.resnets(D, 1), {"kernels": True, "probes": torch.ones(2, 3)}, r"probes must be \[N, 6\]"),
     (nfd.resnets(D, 1), {"kernels": True, "weights": "deferred"}, "need one matrix for the probes"),
-    (nfd.resnets(D, 1, block="two-layer"), {"kernels": True}, "with one layer in a block"),
-    (OWN, {"kernels": True}, "with one layer in a block"),
+    (OWN, {"kernels": True}, "for the paper's residual networks"),
     (nfd.resnets(D, 1), {"probes": "x"}, "probes must be inputs as those of a batch"),
     (nfd.resnets(D, 1), {"probes": torch.full((2, D), torch.nan)}, "probes must be finite"),
 ]

@@ -406,7 +406,6 @@ QUESTIONS = [  # where a guess may be wrong
         "params,n_parameters,loss\n7,8,1",
         r"'n_parameters', 'params' may all be the parameters.*--columns parameters=",
     ),
-    ("total_params,active_params,loss\n7,8,1", "may all be the parameters, and differ"),
     ("params,tokens,train_loss,eval/loss\n7,8,1,2", "may all be the loss, and differ"),
     ("params,tokens,loss,loss\n7,8,1,2", "several columns 'loss'"),
     ("width,tokens,loss\n65.536,8,1", "'65.536'. It may be read in two ways"),
@@ -710,3 +709,64 @@ def test_one_seed_of_each_rate_has_no_interval_and_a_report(tmp_path: Path) -> N
     (best,) = (r for r in stored["table"] if (r["quantity"], r["width"]) == ("best lr", 64))
     assert (best["low"], best["high"]) == (None, None)
     assert 2**-8.5 < best["value"] < 2**-7.5
+
+
+def test_kinds_that_follow_different_laws_are_refused_and_alike_ones_are_not() -> None:
+    def rows(slope: float) -> list[dict[str, Any]]:
+        sizes = (1e6, 3e6, 1e7, 3e7, 1e8)
+        return [
+            {"model_type": kind, "params": N, "loss": 1 + factor * (N / 1e6) ** power}
+            for kind, factor, power in (("lstm", 1.5, slope), ("transformer", 1.0, -0.2))
+            for N in sizes
+        ]
+
+    with pytest.raises(ValueError, match=r"'lstm', 'transformer'.*follow different laws of size"):
+        nfd.fit_ladder(rows(-0.4))
+    random = np.random.default_rng(0)
+    alike = []
+    for row in rows(-0.2):
+        loss = (1 + (row["params"] / 1e6) ** -0.2) * math.exp(0.003 * random.normal())
+        alike.append(row | {"loss": loss})
+    law = nfd.fit_ladder(alike)
+    assert any("differ in 'model_type'" in note for note in law.notes)
+
+
+def test_a_quotient_of_sizes_is_no_size_and_na_are_active_parameters() -> None:
+    rows = [
+        {"N": 2e9, "Na": N, "D": D, "D/N": D / 2e9, "Na/N": N / 2e9, "loss": 2 + 90 / N**0.3}
+        for N in (1e8, 2e8, 4e8)
+        for D in (2e9, 8e9)
+    ]
+    about = nfd.fit_ladder(rows).about
+    assert "parameters from 'Na'" in about
+    assert "tokens from 'D'" in about
+
+
+def test_all_epochs_of_a_training_are_no_passes_over_its_tokens() -> None:
+    rows = [
+        {"params": N, "tokens": D, "total_epochs": D / 1e8, "loss": 2 + 90 / N**0.3 + 9e2 / D**0.3}
+        for N in (1e8, 2e8, 4e8)
+        for D in (2e9, 8e9)
+    ]
+    assert nfd.fit_ladder(rows).supplies == ()
+
+
+def test_a_sweep_without_a_size_is_sent_to_the_law_of_the_rate() -> None:
+    rows = [{"lr": lr, "loss": 2 + (lr - 0.01) ** 2} for lr in (0.001, 0.01, 0.1)]
+    with pytest.raises(ValueError, match=r"columns parameters=\.\.\. It sweeps the learning rate"):
+        nfd.fit_ladder(rows)
+
+
+def test_a_history_has_the_highest_rate_of_its_schedule() -> None:
+    sizes = (1e6, 3e6, 1e7, 3e7)
+    rows = [
+        {"run_id": f"{N:g}", "params": N, "step": step, "lr": lr, "loss": 1 + loss + 9 / N**0.2}
+        for N in sizes
+        for step, lr, loss in ((100, 0.001, 2.0), (200, 0.002, 1.0), (300, 0.0001, 0.5))
+    ]
+    losses = nfd.fit_ladder(rows).losses
+    assert losses == {(N,): [1.5 + 9 / N**0.2] for N in sizes}
+    # A name with several runs at one step: their rates are their own.
+    sweep = [row | {"step": 300, "lr": 0.001 * row["step"]} for row in rows]
+    with pytest.raises(ValueError, match="differ in lr"):
+        nfd.fit_ladder(sweep)

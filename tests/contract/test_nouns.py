@@ -36,6 +36,16 @@ def test_a_built_network_has_the_initial_weights_of_its_plan() -> None:
             assert p.std().item() == pytest.approx(plan.std(name), rel=0.2), (name, std)
 
 
+def test_a_size_is_planned_once_and_anew_under_another_rule() -> None:
+    family = nfd.Family(ResidualMLP, base=(16, 2), rule="complete-p", sample=TASK.sample)
+    plan = family.plan(64, 4)
+    assert family.under("complete-p").plan(64, 4) is plan
+    other = family.under("mup").plan(64, 4)
+    assert other.rule == "mup"
+    # Complete-P alone scales rates with depth.
+    assert plan.rate("blocks.0.3.weight") == other.rate("blocks.0.3.weight") / 2
+
+
 def test_building_moves_no_random_stream() -> None:
     torch.manual_seed(0)
     before = torch.get_rng_state()

@@ -69,6 +69,7 @@ def test_names_are_loaded_when_they_are_used() -> None:
         "Estimates",
         "Kernels",
         "TrainedKernels",
+        "ModuleKernels",
         "PlanComparison",
     ],
 )

@@ -322,12 +322,8 @@ def test_runs_of_one_budget_are_fitted_whatever_side_of_the_best_size_they_lie_o
         assert math.isfinite(law.at(parameters=4e8, tokens=C / 6 / 4e8).value)
 
 
-def test_tokens_that_repeat_often_are_said_to_count_as_new_ones() -> None:
-    def notes(times: float) -> tuple[str, ...]:
-        rows = [row | {"unique_tokens": row["tokens"] / times} for row in RUNS]
-        return nfd.fit_ladder(rows).notes
-
-    assert "Tokens repeat up to 16 times ('unique_tokens')" in notes(16)[0]
-    assert not notes(2)
+def test_distinct_tokens_are_read_and_must_be_above_zero() -> None:
+    rows = [row | {"unique_tokens": row["tokens"] / 2} for row in RUNS]
+    assert "unique_tokens from 'unique_tokens'" in nfd.fit_ladder(rows).about
     with pytest.raises(ValueError, match="'unique_tokens' must hold numbers above 0; row 1 has 0"):
         nfd.fit_ladder([row | {"unique_tokens": 0} for row in RUNS])

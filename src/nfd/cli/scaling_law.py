@@ -105,7 +105,7 @@ class ScalingLawCommand(LoggedCommand):
 
         forecasts = self._forecasts(law, asked, budgets)
         first, *others = forecasts.values()
-        if law.has_rates and law.doubt(**first.size) == "wide":
+        if law.has_rates and first.doubt == "wide":
             rates, batch = self._rates()
             first = replace(first, rates=rates, batch=batch)
         answer = self._ladder_answer(first, command)
@@ -113,7 +113,7 @@ class ScalingLawCommand(LoggedCommand):
         answer = replace(answer, details=[*briefs, *answer.details])
         content = ladder_page.content(first)
         if "at" in forecasts:
-            content["at"] = first.size | {"loss": first.loss.limits}
+            content["at"] = first.size | first.behind | {"loss": first.loss.limits}
         for name, forecast in forecasts.items():
             if name in budgets.values():
                 content.setdefault("best", {})[name] = forecast.limits
@@ -148,7 +148,7 @@ class ScalingLawCommand(LoggedCommand):
             forecasts["at"] = law.forecast_at(flops=asked["flops"])
         elif asked:
             for name in asked:
-                check_choice("at", name, law.variables)
+                check_choice("at", name, law.columns)
             forecasts["at"] = law.forecast_at(**asked)
         for budget in budgets.values():
             forecasts[budget] = law.best(flops=amount("flops", budget)).forecast

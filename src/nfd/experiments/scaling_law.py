@@ -121,6 +121,8 @@ def scaling_law(
         costs=costs,
         held_out=held_out,
         notes=notes,
+        # Every network trains on the batches of the task, one after another.
+        one_order=True,
     )
 
 

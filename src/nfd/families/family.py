@@ -201,7 +201,12 @@ class Family:
             "blocks": blocks,
             "roles": roles,
         }
-        changes = {name: value for name, value in changes.items() if value is not None}
+        changes = {
+            name: value
+            for name, value in changes.items()
+            if value is not None and (name == "sample" or value != getattr(self, name))
+        }
+        # The family itself keeps the plans that it has made.
         if not changes:
             return self
         changed = replace(self, **changes)
@@ -214,7 +219,11 @@ class Family:
         Raises:
             ValueError: as ``nfd.plan`` does.
         """
-        return self.member(width, depth).plan
+        width = check_count("width", width, maximum=WIDEST)
+        depth = check_count("depth", depth, maximum=MOST)
+        # A plan depends on the size alone, not on the initial weights.
+        made = self._plans.get((width, depth, 0))
+        return self.member(width, depth).plan if made is None else made
 
     def build(
         self, width: int, depth: int, seed: int = 0, weights: NetworkWeights = "dense"

@@ -325,8 +325,8 @@ class Network(nn.Module):
         law = law_of(optimizer)
         if law.rest is not None:
             raise InputError(
-                f"optimizer={law.name!r} takes only matrices. Use nfd.plan(net, "
-                f"optimizer={law.name!r})."
+                f"optimizer={law.name!r} takes only matrices. Store them, weights='dense', and use "
+                f"nfd.plan(net, optimizer={law.name!r})."
             )
         rule = self.default_rule if rule is None else rule
         # in the kernel regime rates are the base's at every width

@@ -14,8 +14,9 @@ from nfd.core.answer import NOT_DECIDED, Answer, Next
 from nfd.core.estimates import Interval
 from nfd.core.tables import Row
 from nfd.core.words import alike, in_letters, number, plural, power_of_ten
-from nfd.laws.ladder import UNTUNED, BestSplit, LadderLaw, NextRun, percent
+from nfd.laws.ladder import WIDEST, BestSplit, Doubt, LadderLaw, percent
 from nfd.laws.ladder_outlook import REFUSED
+from nfd.laws.ladder_posterior import UNTUNED
 from nfd.laws.log_columns import ERROR_RATE, kind_of_loss
 from nfd.laws.logged_runs import FLOPS
 from nfd.laws.loss_law import Sizes, interval_of
@@ -46,6 +47,7 @@ class LadderForecast(Shown):
         size: of the run, by variable.
         split: the best split of the budget, where one was asked for.
         rates, batch: the law of the learning rate, and the batch in tokens, for the runs of a plan.
+        behind: its distinct tokens, and all its parameters, where they were said.
 
     ``table`` and ``to_pandas()`` have a row for 1, 3, 10 and 30 times the compute of the largest
     run, and for the budget: ``flops``, ``times``, then ``parameters``, ``tokens`` and ``loss``,
@@ -59,6 +61,7 @@ class LadderForecast(Shown):
     split: BestSplit | None = field(default=None)
     rates: RateLaw | None = field(default=None, compare=False)
     batch: float | None = None
+    behind: dict[str, float] = field(default_factory=dict)
 
     @property
     def place(self) -> Sizes:
@@ -80,19 +83,24 @@ class LadderForecast(Shown):
     @cached_property
     def loss(self) -> Interval:
         """The forecast with its 95 % interval."""
-        return self.law.forecasts(np.array([self.place]))[0]
+        return self.law.forecasts(np.array([self.place]), self.behind)[0]
+
+    @cached_property
+    def doubt(self) -> Doubt:
+        """Why not to trust it, in a word."""
+        return self.law.doubt(**self.size, **self.behind)
 
     @property
     def is_budget(self) -> bool:
         """Whether the size follows from operations, as the law spends them."""
-        if len(self.law.variables) < 2:
+        if len(self.law.variables) < 2 or self.behind:
             return False
         return np.allclose(self.place, self.law.size_for(self.cost), rtol=1e-6)
 
     @property
     def is_perplexity(self) -> bool:
         """Whether the losses seem to be perplexities."""
-        return self.law.doubt(**self.size) == "perplexity"
+        return self.doubt == "perplexity"
 
     @property
     def limits(self) -> Row:
@@ -115,9 +123,11 @@ class LadderForecast(Shown):
             return self._contradicted()
         if self.split is not None and self.law.ratio is not None:
             return self._not_split()
-        doubt = self.law.doubt(**self.size)
+        doubt = self.doubt
         if doubt == "line":
             return self._off_the_line()
+        if doubt == "repeats" or (doubt == "wide" and self.repeats > 1):
+            return self._repeated()
         if doubt == "wide":
             return self._wide()
         if doubt == "scatter":
@@ -161,9 +171,8 @@ class LadderForecast(Shown):
             f"run; the law misses none of your {sizes_in_words(law.losses)} by more than "
             f"{percent(miss)}."
         )
-        return self._answer(
-            title, because, self._rate(), tone="good", state=USABLE, but=self._but()
-        )
+        to_run = self._tune_again() if law.residual > UNTUNED else self._rate()
+        return self._answer(title, because, to_run, tone="good", state=USABLE, but=self._but())
 
     def _but(self) -> str:
         """What speaks against a forecast that can be used."""
@@ -174,7 +183,23 @@ class LadderForecast(Shown):
                 f"{number(held.measured.value, 3)}, where they forecast "
                 f"{held.predicted.in_words()}."
             )
+        if self.law.residual > UNTUNED:
+            return (
+                f"your runs scatter by {percent(self.law.residual)} about the law, well tuned ones "
+                f"by less than {percent(UNTUNED)}. That makes the interval {percent(self._width)} "
+                f"wide; of well tuned runs it would be {percent(self._tuned_width)}."
+            )
         return ""
+
+    @property
+    def _width(self) -> float:
+        """The width of the interval over the forecast."""
+        return (self.loss.high - self.loss.low) / self.loss.value
+
+    @cached_property
+    def _tuned_width(self) -> float:
+        """The width that the interval would have if the runs were tuned alike."""
+        return self.law.tuned_width(self.place, self.behind)
 
     def _contradicted(self) -> Answer:
         """The largest run ended far above what the others forecast."""
@@ -213,7 +238,7 @@ class LadderForecast(Shown):
 
     def _other_ratios(self, ratio: float) -> Next:
         """The runs at other ratios that would show the split, as dear as the middle run."""
-        middle = float(np.median([FLOPS * N * D for N, D in self.law.losses]))
+        middle = float(np.median([FLOPS * N * D for N, D, *_ in self.law.losses]))
         lines = []
         for other in (ratio / 4, 4 * ratio):
             N = (middle / FLOPS / other) ** 0.5
@@ -231,17 +256,34 @@ class LadderForecast(Shown):
         add = self._train("a size off that line", [_rounded(helps.size)])
         return self._answer(self._open_title, because, add)
 
+    @property
+    def repeats(self) -> float:
+        """How often it goes through its distinct tokens."""
+        return self.law.repeats(self.place, self.behind)
+
+    def _repeated(self) -> Answer:
+        """Its tokens repeat more often than runs show what repeats are worth."""
+        because = (
+            f"Expect {self.loss.in_words()}, an interval {percent(self._width)} wide; "
+            f"{percent(REFUSED)} is the limit. Its tokens repeat {number(self.repeats)} times, "
+            f"yours {number(self.law.most_repeats)} times at most."
+        )
+        smaller = {name: value / 8 for name, value in self.size.items()}
+        smaller |= {name: value / 8 for name, value in self.behind.items()}
+        run = self._train("a smaller run that repeats as often", [_rounded(smaller)])
+        return self._answer(self._open_title, because, run)
+
     def _wide(self) -> Answer:
         """The interval of the forecast is too wide."""
-        width = (self.loss.high - self.loss.low) / self.loss.value
         because = (
-            f"Expect {self.loss.in_words()}, an interval {percent(width)} wide; {percent(REFUSED)} "
-            "is the limit."
+            f"Expect {self.loss.in_words()}, an interval {percent(self._width)} wide; "
+            f"{percent(REFUSED)} is the limit."
         )
         if self.law.residual > UNTUNED:
-            times, run = self._deciding()
-            because += f" {self._scatter}"
-            because += f"; {self._single(times, width, run)}." if run.after > REFUSED else "."
+            because += (
+                f" {self._scatter}: tuned like these, your runs would still leave it "
+                f"{percent(self._tuned_width)} wide. A larger run, tuned, narrows it more."
+            )
             return self._answer(self._open_title, because, self._tune_again())
         plan = self.plan
         assert plan is not None
@@ -259,37 +301,17 @@ class LadderForecast(Shown):
 
         None where the interval is narrow enough, and where other runs are to be tuned first.
         """
-        if self.law.doubt(**self.size) != "wide" or self.law.residual > UNTUNED:
+        if self.behind or self.doubt != "wide" or self.law.residual > UNTUNED:
             return None
         return self.law.next_runs(target=self.size, rates=self.rates, batch=self.batch)
 
-    def _deciding(self) -> tuple[float, NextRun]:
-        """The cheapest single run that would narrow the forecast enough, else the dearest tried.
-
-        Returns:
-            How many times as dear as the dearest run it may be, and the run.
-        """
-        law = self.law
-        tried = [times for times in _TIMES if times == 1 or times <= self.times]
-        for times in tried:
-            run = law.next_run(budget=times * law.largest_cost, target=self.size)
-            if run.after <= REFUSED:
-                break
-        return times, run
-
-    def _single(self, times: float, width: float, run: NextRun) -> str:
-        """Say that no single run decides."""
-        dearer = "as dear as your dearest"
-        if times > 1:
-            dearer = f"up to {number(times)} times {dearer}"
-        return (
-            f"no single run {dearer} narrows it below {percent(REFUSED)} "
-            f"({percent(width)} to {percent(run.after)})"
-        )
-
     def _scattered(self) -> Answer:
-        """The interval is narrow enough, but the runs are not tuned alike."""
-        because = f"Expect {self.loss.in_words()} of runs that are tuned as these. {self._scatter}."
+        """Only the scatter of the runs makes the interval too wide."""
+        because = (
+            f"Expect {self.loss.in_words()}, an interval {percent(self._width)} wide; "
+            f"{percent(WIDEST)} is the limit where runs scatter. {self._scatter}: tuned as well, "
+            f"they would make it {percent(self._tuned_width)} wide."
+        )
         return self._answer(self._open_title, because, self._tune_again())
 
     @property
@@ -344,15 +366,18 @@ class LadderForecast(Shown):
         sizes = np.array([*self.law.losses])
         count = sizes_in_words(self.law.losses)
         parts = [f"{count}, the best rate of each" if self.law.has_rates else count]
-        spans = zip(self.law.variables, sizes.min(0).tolist(), sizes.max(0).tolist(), strict=True)
+        spans = zip(self.law.columns, sizes.min(0).tolist(), sizes.max(0).tolist(), strict=True)
         for name, low, high in spans:
-            parts.append(f"{exact(low)} to {exact(high)} {name}")
+            parts.append(f"{exact(low)} to {exact(high)} {_spoken(name)}")
         return " · ".join(parts)
 
     @property
     def _run(self) -> str:
         """The run with rounded numbers: ``2.1B parameters on 78B tokens``."""
-        return " on ".join(f"{number(value)} {name}" for name, value in self.size.items())
+        run = " on ".join(f"{number(value)} {name}" for name, value in self.size.items())
+        for name, value in self.behind.items():
+            run += f", {number(value)} {_spoken(name)}"
+        return run
 
     @property
     def subject(self) -> str:
@@ -370,8 +395,8 @@ class LadderForecast(Shown):
 
     def named(self, size: Sizes) -> str:
         """Write a size of the table as it stands there: ``28,672 parameters, 524,288 tokens``."""
-        pairs = zip(self.law.variables, size, strict=True)
-        return ", ".join(f"{exact(value)} {name}" for name, value in pairs)
+        pairs = zip(self.law.columns, size, strict=True)
+        return ", ".join(f"{exact(value)} {_spoken(name)}" for name, value in pairs)
 
     # ---- the table
 
@@ -441,7 +466,12 @@ def signed(share: float) -> str:
 
 
 def _rounded(size: Mapping[str, float]) -> str:
-    return ", ".join(f"{number(value)} {name}" for name, value in size.items())
+    return ", ".join(f"{number(value)} {_spoken(name)}" for name, value in size.items())
+
+
+def _spoken(name: str) -> str:
+    """The name of a number of a size in words: ``unique tokens``."""
+    return name.replace("_", " ")
 
 
 def _score(name: str, loss: str) -> str:

@@ -19,7 +19,7 @@ from nfd.core.checks import check_real
 from nfd.core.errors import InputError
 from nfd.core.tables import Row
 from nfd.core.words import number, plural, power_of_ten
-from nfd.laws.ladder import check_losses, finite_losses, ladder_of, prior_near
+from nfd.laws.ladder import check_losses, finite_losses, ladder_of, posterior_of, prior_near
 from nfd.laws.ladder_outlook import FEWEST_RUNS, REFUSED, Outlook, candidates, cost_of, plan_of
 from nfd.laws.ladder_posterior import VARIABLES, Posterior, read_prior
 from nfd.laws.loss_runs import FEWEST_SIZES, loss_runs, read_sizes
@@ -336,6 +336,5 @@ def design_ladder(
         return ladder_of(runs, prior).planned(wish)
     check_losses(variables, losses, runs.score, fewest=1)
     chosen, _ = prior_near(chosen, variables, list(losses))
-    means = [float(np.mean(of_seeds)) for of_seeds in losses.values()]
-    low = np.minimum(low, np.array(list(losses)).min(0))
-    return wish.plan(Posterior(variables, list(losses), means, chosen), low)
+    posterior = posterior_of(variables, runs.supplies, losses, chosen)
+    return wish.plan(posterior, np.minimum(low, posterior.sizes.min(0)))

@@ -82,7 +82,8 @@ class Outlook:
         self.sizes = sizes
         self.costs = cost_of(sizes)
         means, within = posterior.moments(np.vstack([target, sizes]))
-        squared_error = math.exp(2 * float(np.quantile(posterior.draws[:, -1], share)))
+        self._error = math.exp(float(np.quantile(posterior.draws[:, -1], share)))
+        squared_error = self._error**2
         self._covariance = np.cov(means.T) + squared_error * within
         # The variance of Student's t.
         self._noise = squared_error * FREEDOM / (FREEDOM - 2)
@@ -104,7 +105,8 @@ class Outlook:
         # Before the first run nothing is a gain.
         gain = max(0.0, best - self._middle[0]) if math.isfinite(best) else 0.0
         sd = np.array(math.sqrt(max(0.0, variance) + self._noise))
-        half = self._calibration.q * float(self._calibration.spread(sd, np.array(gain)))
+        spread = self._calibration.spread(sd, np.array(gain), self._error)
+        half = self._calibration.q * float(spread)
         return 2 * math.sinh(min(half, _WIDEST))
 
     def most_telling(self) -> int:

@@ -22,6 +22,7 @@ from nfd.laws.ladder_answer import (
     exact,
     signed,
 )
+from nfd.laws.supplies import SUPPLIES
 from nfd.report import look
 from nfd.report.page import Cell, Look, Section
 from nfd.report.picture import Picture, picture
@@ -60,7 +61,7 @@ def folded_sections(forecast: LadderForecast) -> list[Section]:
     law = forecast.law
     runs = []
     for row in sorted(_runs(forecast), key=lambda row: -abs(row["above"])):
-        sizes = {name: exact(row[name]) for name in law.variables}
+        sizes = {name: exact(row[name]) for name in law.columns}
         losses = {law.score: number(row["loss"], 4), "by the law": number(row["law"], 4)}
         runs.append(sizes | losses | {"off by": signed(row["above"])})
     terms = []
@@ -75,6 +76,7 @@ def folded_sections(forecast: LadderForecast) -> list[Section]:
             }
         )
     letters = "N parameters, D tokens" if len(law.variables) == 2 else law.variables[0]
+    letters = "; ".join([letters, *(SUPPLIES[name].formula for name in law.supplies)])
     return [
         Section("Every size against the law", [], table=runs, folded=True),
         Section("The law and its terms", [f"{law.formula}, {letters}."], table=terms, folded=True),
@@ -84,7 +86,7 @@ def folded_sections(forecast: LadderForecast) -> list[Section]:
 def content(forecast: LadderForecast) -> dict[str, Any]:
     """What ``result.json`` holds of a forecast: the law, and the curves of the chart."""
     law = forecast.law
-    refused = law.refused(**forecast.size)
+    refused = law.refused(**forecast.size, **forecast.behind)
     plan = forecast.plan
     return {
         "fit": {name: term.limits for name, term in law.terms.items()},
@@ -93,7 +95,9 @@ def content(forecast: LadderForecast) -> dict[str, Any]:
         "residual": law.residual,
         "warning": law.warning,
         "refusal": refused,
-        "forecast": forecast.size | {"times": forecast.times, "loss": forecast.loss.limits},
+        "forecast": forecast.size
+        | forecast.behind
+        | {"times": forecast.times, "loss": forecast.loss.limits},
         "ratio": law.ratio,
         "budgets": forecast.table,
         "plan": [] if plan is None else plan.table,
@@ -133,7 +137,7 @@ def size_curves(forecast: LadderForecast) -> list[Row]:
     law = forecast.law
     rows = list[Row]()
     for N in _curved(forecast):
-        tokens = [D for parameters, D in law.losses if parameters == N]
+        tokens = [D for parameters, D, *_ in law.losses if parameters == N]
         # A little beyond its runs.
         places = np.geomspace(min(tokens) / 1.2, max(tokens) * 1.5, _PLACES)
         sizes = np.stack([np.full(_PLACES, N), places], 1)
@@ -148,7 +152,7 @@ def _curved(forecast: LadderForecast) -> list[float]:
     if len(law.variables) < 2 or law.ratio is not None:
         return []
     counts = dict[float, int]()
-    for N, _ in law.losses:
+    for N, *_ in law.losses:
         counts[N] = counts.get(N, 0) + 1
     several = sorted(N for N, count in counts.items() if count > 1)
     if len(several) <= _CURVES:
@@ -164,8 +168,9 @@ def _runs(forecast: LadderForecast) -> list[Row]:
     for row in law.table:
         if "above" not in row:
             continue
-        size = {name: row[name] for name in law.variables}
-        cost = math.prod([6.0, *size.values()]) if len(size) == 2 else next(iter(size.values()))
+        size = {name: row[name] for name in law.columns}
+        axes = [row[name] for name in law.variables]
+        cost = math.prod([6.0, *axes]) if len(axes) == 2 else axes[0]
         losses = {"loss": row["value"], "law": row["law"], "above": row["above"]}
         rows.append({"cost": cost} | size | losses)
     return rows
@@ -227,7 +232,7 @@ def _points(forecast: LadderForecast, series: Sequence[str]) -> list[Row]:
     is_contradicted = forecast.answer.state == CONTRADICTED
     rows = []
     for row in _runs(forecast):
-        place = tuple(row[name] for name in law.variables)
+        place = tuple(row[name] for name in law.columns)
         nearest = 0
         if curved:
             nearest = int(np.abs(np.log(np.array(curved) / row["parameters"])).argmin())

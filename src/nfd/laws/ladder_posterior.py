@@ -32,9 +32,12 @@ from scipy.optimize import least_squares, minimize
 
 from nfd.core.errors import InputError
 from nfd.laws import priors
+from nfd.laws.supplies import SUPPLIES
 
 Array = NDArray[np.float64]
 VARIABLES = ("parameters", "tokens")
+# The error of a run, over its loss, below which ladders stay whose runs are tuned alike.
+UNTUNED = 0.005
 
 
 # ---- What is assumed before any loss is seen.
@@ -46,17 +49,20 @@ class Calibration:
 
     They are ``q sqrt((k sd)^2 + tau^2 + (kappa gain)^2)``. Here ``sd`` is the posterior's standard
     deviation of the log loss, and ``gain`` is how far the forecast lies below the best run that was
-    fitted.
+    fitted. Where the error of a run is ``UNTUNED`` or more, k falls with its power ``scatter``:
+    runs that are not tuned alike scatter more than the law that they show is off.
     """
 
     k: float = 1.0
     tau: float = 0.0
     kappa: float = 0.0
     q: float = 1.96
+    scatter: float = 0.0
 
-    def spread(self, sd: Array, gain: Array) -> Array:
-        """The half widths divided by q."""
-        return np.sqrt((self.k * sd) ** 2 + self.tau**2 + (self.kappa * gain) ** 2)
+    def spread(self, sd: Array, gain: Array, error: float = 0.0) -> Array:
+        """The half widths divided by q, for runs with a relative error."""
+        k = self.k * max(1.0, error / UNTUNED) ** -self.scatter
+        return np.asarray(np.sqrt((k * sd) ** 2 + self.tau**2 + (self.kappa * gain) ** 2))
 
 
 @dataclass(frozen=True)
@@ -95,6 +101,20 @@ class Prior:
         combining_power = [4] if len(terms) == 2 else []
         places = [*terms, *powers, *combining_power, 5]
         return self.mean[places], self.covariance[np.ix_(places, places)]
+
+    def with_supplies(
+        self, variables: Sequence[str], supplies: Sequence[str]
+    ) -> tuple[Array, Array]:
+        """Mean and covariance with the numbers of supplies, which stand before the error's."""
+        mean, covariance = self.of(variables)
+        of_supplies = [SUPPLIES[name] for name in supplies]
+        place = [len(mean) - 1] * len(of_supplies)
+        mean = np.insert(mean, place, [supply.mean for supply in of_supplies])
+        for axis in (0, 1):
+            covariance = np.insert(covariance, place, 0.0, axis)
+        for k, supply in enumerate(of_supplies, place[0] if place else 0):
+            covariance[k, k] = supply.error**2
+        return mean, covariance
 
 
 _WIDE_MEAN = np.array([-0.9, -0.9, math.log(0.35), math.log(0.33), math.log(1.4), math.log(0.004)])
@@ -136,6 +156,8 @@ def _parsed(stored: Mapping[str, Any]) -> Prior:
 
 # The length scale of the discrepancy's kernel, in decades of N and of D.
 _LENGTH = 1.0
+# The same in the ratios of supplies, such as how often tokens repeat.
+_LENGTH_OF_RATIOS = 0.3
 # The degrees of freedom of the errors of runs, which are Student's t.
 FREEDOM = 4.0
 # How often the variances of runs are expected, and the most likely law is found anew (expectation
@@ -165,13 +187,21 @@ class Posterior:
         draws: ``[B, numbers]``.
         reference: the size for which a draw gives the terms ``A / N^a`` and ``B / D^b``,
             ``[variables]``.
+        supplies: what stands behind the sizes of the runs (``nfd.laws.supplies``), by name.
+        ratios: of the runs for each supply, such as how often tokens repeat, ``[K, supplies]``.
     """
 
     def __init__(
-        self, variables: Sequence[str], sizes: ArrayLike, losses: ArrayLike, prior: Prior
+        self,
+        variables: Sequence[str],
+        sizes: ArrayLike,
+        losses: ArrayLike,
+        prior: Prior,
+        supplies: Mapping[str, ArrayLike] | None = None,
     ) -> None:
         self.variables = tuple(variables)
         self.prior = prior
+        self.supplies = tuple(supplies or ())
         self.sizes = np.array(sizes, dtype=float).reshape(-1, len(self.variables))
         self.log_losses = np.log(np.array(losses, dtype=float))
         if prior.reference is None:
@@ -180,14 +210,16 @@ class Posterior:
             self.reference = np.array(
                 [prior.reference[VARIABLES.index(name)] for name in self.variables]
             )
-        self.mean, covariance = prior.of(self.variables)
+        self.ratios = self.ratios_of(self.sizes, supplies or {})
+        self.mean, covariance = prior.with_supplies(self.variables, self.supplies)
         self.precision = np.linalg.inv(covariance[:-1, :-1])
         # The prior's variance of the log error of a run, which is taken to be independent of the
         # other numbers.
         self.log_error_variance = covariance[-1, -1]
         # Discrepancy and variances are in units of the squared error of a run.
         self.amplitude = prior.discrepancy**2
-        self.discrepancy = self.amplitude * _kernel(self.sizes, self.sizes)
+        self.places = _places(self.sizes, self.ratios)
+        self.discrepancy = self.amplitude * _kernel(self.places, self.places)
         if not len(self.sizes):
             self.covariance = self.discrepancy
             self.draws = self._draws_of_prior(covariance)
@@ -198,6 +230,21 @@ class Posterior:
             self._set_variances(self._expected_variances(peak))
             peak = self._peak(peak)
         self.draws = _ensemble(self.log_density, peak)
+
+    def ratios_of(self, sizes: Array, supplies: Mapping[str, ArrayLike]) -> Array:
+        """The ratios of sizes ``[K, variables]`` for each supply, ``[K, supplies]``.
+
+        Without one tokens are new, and networks as sparse as the run of the lowest loss.
+        """
+        columns = np.ones((len(sizes), len(self.supplies)))
+        for k, name in enumerate(self.supplies):
+            supply = SUPPLIES[name]
+            used = sizes[:, self.variables.index(supply.variable)]
+            if name in supplies:
+                columns[:, k] = supply.ratio(used, np.asarray(supplies[name], dtype=float))
+            elif supply.is_larger:
+                columns[:, k] = self.ratios[self.log_losses.argmin(), k]
+        return columns
 
     def _draws_of_prior(self, covariance: Array) -> Array:
         """Draw laws before the first run, as many as after it."""
@@ -224,7 +271,8 @@ class Posterior:
         It is one step of expectation maximisation for Student's t errors (Lange et al.): a run far
         off the curve gets a larger variance.
         """
-        residuals = (self.log_losses - self.curve(draw[None], self.sizes)[0]) * np.exp(-draw[-1])
+        expected = self.curve(draw[None], self.sizes, self.ratios)[0]
+        residuals = (self.log_losses - expected) * np.exp(-draw[-1])
         precision = np.linalg.inv(self.covariance)
         # A residual is discrepancy plus error. Given all residuals r, with P the inverse covariance
         # and v the variance, the error has the mean v (P r) and the variance v - v^2 diag(P).
@@ -249,22 +297,45 @@ class Posterior:
         p = np.exp(draws[:, 1 + 2 * V]) if V == 2 else np.ones(len(draws))
         return level, terms, powers, p
 
-    def curve(self, draws: Array, sizes: Array) -> Array:
-        """The log loss by the law, without discrepancy, ``[B, K]``, at sizes ``[K, variables]``."""
+    def curve(self, draws: Array, sizes: Array, ratios: Array | None = None) -> Array:
+        """The log loss by the law, without discrepancy, ``[B, K]``, at sizes ``[K, variables]``.
+
+        Args:
+            draws, sizes: as above.
+            ratios: of the sizes for each supply, ``[K, supplies]``; as of ``ratios_of`` by default.
+        """
         level, terms, powers, p = self.numbers(draws)
-        logs = np.log(sizes / self.reference)
-        reducible = terms[:, :1] - powers[:, :1] * logs[:, 0]
+        logs = self._log_sizes(draws, sizes, ratios)
+        reducible = terms[:, :1] - powers[:, :1] * logs[0]
         if terms.shape[1] == 2:
-            other = terms[:, 1:] - powers[:, 1:] * logs[:, 1]
+            other = terms[:, 1:] - powers[:, 1:] * logs[1]
             reducible = np.logaddexp(p[:, None] * reducible, p[:, None] * other) / p[:, None]
         # The log of the loss over E where the level is: at the reference, with p = 1.
         of_level = np.logaddexp.reduce(np.hstack([np.zeros((len(draws), 1)), terms]), axis=1)
         return np.asarray(level[:, None] + np.logaddexp(0.0, reducible) - of_level[:, None])
 
+    def _log_sizes(self, draws: Array, sizes: Array, ratios: Array | None) -> list[Array]:
+        """The logarithms of what counts of each variable, over the reference: ``[B or 1, K]``."""
+        logs = list((np.log(sizes / self.reference).T)[:, None])
+        if not self.supplies:
+            return logs
+        if ratios is None:
+            ratios = self.ratios_of(sizes, {})
+        for k, name in enumerate(self.supplies):
+            place = self.variables.index(SUPPLIES[name].variable)
+            logs[place] = logs[place] + SUPPLIES[name].log_worth(
+                ratios[:, k], self.of_supply(draws, name)
+            )
+        return logs
+
+    def of_supply(self, draws: Array, name: str) -> Array:
+        """The numbers of a supply in draws, ``[B]``."""
+        return np.asarray(draws[:, self.supplies.index(name) - len(self.supplies) - 1])
+
     def log_density(self, draws: Array) -> Array:
         """The logarithm of the posterior density of draws, up to a constant."""
         with np.errstate(all="ignore"):
-            residuals = self.log_losses - self.curve(draws, self.sizes)
+            residuals = self.log_losses - self.curve(draws, self.sizes, self.ratios)
             log_error = draws[:, -1:]
             variances = np.exp(2 * log_error) * self.spectrum
             squares = (residuals @ self.directions) ** 2
@@ -288,7 +359,8 @@ class Posterior:
             # Zero at the first start.
             away = 0.3 * seed * np.random.default_rng(seed).normal(size=len(self.mean))
             start = np.concatenate([[0.0], self.mean + away])
-            start[0] = (self.log_losses - self.curve(start[None], self.sizes)[0]).mean()
+            expected = self.curve(start[None], self.sizes, self.ratios)[0]
+            start[0] = (self.log_losses - expected).mean()
             peaks.append(self._peak(start))
         return peaks[int(np.argmax(self.log_density(np.array(peaks))))]
 
@@ -306,19 +378,25 @@ class Posterior:
 
         return np.asarray(minimize(fall, start, jac=True, method="L-BFGS-B").x)
 
-    def moments(self, sizes: Array) -> tuple[Array, Array]:
+    def moments(self, sizes: Array, ratios: Array | None = None) -> tuple[Array, Array]:
         """Compute what every draw expects of the log loss at sizes: means and their covariance.
+
+        Args:
+            sizes, ratios: as for ``curve``.
 
         Returns:
             Means ``[B, K]`` of law and discrepancy, given the residuals of the runs; and the
             covariance ``[K, K]`` of the discrepancy, which is the same for all draws in units of
             the draw's squared error. Errors of new runs are not in it.
         """
-        across = self.amplitude * _kernel(self.sizes, sizes)
+        if ratios is None:
+            ratios = self.ratios_of(sizes, {})
+        places = _places(sizes, ratios)
+        across = self.amplitude * _kernel(self.places, places)
         weights = np.linalg.solve(self.covariance, across)
-        residuals = self.log_losses - self.curve(self.draws, self.sizes)
-        means = self.curve(self.draws, sizes) + residuals @ weights
-        return means, self.amplitude * _kernel(sizes, sizes) - across.T @ weights
+        residuals = self.log_losses - self.curve(self.draws, self.sizes, self.ratios)
+        means = self.curve(self.draws, sizes, ratios) + residuals @ weights
+        return means, self.amplitude * _kernel(places, places) - across.T @ weights
 
     def slopes(self) -> Array:
         """Draw slopes of the discrepancy in log N at constant N D, one for each draw."""
@@ -342,14 +420,17 @@ class Posterior:
         deviation = max(float(((logs - middle) @ across).std()), 0.01)
         return abs(float((np.log10(size) - middle) @ across)) / deviation
 
-    def forecasts(self, sizes: Array) -> tuple[Array, Array, Array]:
+    def forecasts(self, sizes: Array, ratios: Array | None = None) -> tuple[Array, Array, Array]:
         """Forecast the log loss of new runs at sizes ``[K, variables]``.
+
+        Args:
+            sizes, ratios: as for ``curve``.
 
         Returns:
             Median, standard deviation, and how far the median lies below the best run that was
             fitted (0 where it does not), ``[K]`` each.
         """
-        means, covariance = self.moments(sizes)
+        means, covariance = self.moments(sizes, ratios)
         of_discrepancy = np.sqrt(np.clip(np.diag(covariance), 0.0, None))
         stream = np.random.default_rng(0)
         # One error for all sizes of a draw, so that a curve of forecasts is smooth, and the same as
@@ -362,6 +443,11 @@ class Posterior:
         # A 95 % interval of a normal is 2 x 1.96 standard deviations wide.
         sd = (high - low) / 3.92
         return middle, sd, np.clip(self.log_losses.min() - middle, 0.0, None)
+
+
+def _places(sizes: Array, ratios: Array) -> Array:
+    """Where the discrepancy sees runs, ``[K, variables + supplies]``."""
+    return np.hstack([sizes, ratios ** (_LENGTH / _LENGTH_OF_RATIOS)])
 
 
 def _kernel(rows: Array, columns: Array) -> Array:

@@ -33,6 +33,9 @@ Field = Literal[
     "seed",
     "loss",
     "flops",
+    "unique_tokens",
+    "epochs",
+    "total_parameters",
     "step",
     "run",
     "state",
@@ -74,8 +77,18 @@ NAMES: dict[Field, tuple[str, ...]] = {
         "model_parameters",
         "trainable_parameters",
         "active_parameters",
+        "parameters_active",
+        "active",
     ),
-    "tokens": ("tokens", "D", "train_tokens", "tokens_trained", "tokens_seen", "samples"),
+    "tokens": (
+        "tokens",
+        "D",
+        "train_tokens",
+        "tokens_trained",
+        "tokens_seen",
+        "samples",
+        "samples_seen",
+    ),
     "batch": ("batch", "batch_tokens", "batch_size_tokens", "tokens_per_batch", "tokens_per_step"),
     "steps": ("steps", "max_steps", "train_steps"),
     "sequences": ("batch_size", "batch_size_sequences", "sequences_per_batch"),
@@ -113,6 +126,20 @@ NAMES: dict[Field, tuple[str, ...]] = {
         "compute_flops",
         "train_compute",
     ),
+    # Tokens of a data set that a training repeats, and how often.
+    "unique_tokens": (
+        "unique_tokens",
+        "tokens_unique",
+        "unique_train_tokens",
+        "distinct_tokens",
+        "unique",
+        "dataset_tokens",
+        "u",
+    ),
+    # Some count parts of one pass as epochs, in all of a training: ``total_epochs`` is not read.
+    "epochs": ("epochs", "train_epochs", "repeats", "repetitions"),
+    # Of a mixture of experts, where another column counts those that a token uses (``_totals``).
+    "total_parameters": (),
     "step": ("step",),
     "run": ("run_id", "id", "key", "run", "run_name", "name"),
     "state": ("state", "status"),
@@ -122,6 +149,7 @@ _SILENT = {"", "n", "num", "number", "of", "the", "total", "final", "global", "i
 _SYNONYMS = {
     "params": "parameters",
     "param": "parameters",
+    "activated": "active",
     "validation": "val",
     "valid": "val",
     "training": "train",
@@ -138,6 +166,7 @@ _SYNONYMS = {
 _EMBEDDINGS = re.compile(
     "_?(?:(non|no|without|excl|excluding)|(?:with|incl|including))_?emb(?:[a-z]*)", re.IGNORECASE
 )
+_QUOTIENT = re.compile("[A-Z][a-z]{0,2}/[A-Z][a-z]{0,2}")
 _NATS = re.compile(r"[(\[]\s*nats?\b[^)\]]*[)\]]", re.IGNORECASE)
 SIZES: tuple[Field, ...] = (
     "width",
@@ -149,11 +178,12 @@ SIZES: tuple[Field, ...] = (
     "sequences",
     "length",
     "flops",
+    "unique_tokens",
+    "epochs",
+    "total_parameters",
 )
 # Names of a size that may also be words such as "tiny": read as parameters where all are numbers.
 _SIZE_NAMES = ("size", "model_size")
-# Names of the tokens of a data set that a training repeats.
-_UNIQUE = ("unique_tokens", "tokens_unique", "unique", "dataset_tokens", "U", "u")
 # Repeated tokens are worth nearly as much as new ones up to so many times. Source: Muennighoff et
 # al. 2023, "Scaling data-constrained language models".
 _LIKE_NEW = 4.0
@@ -268,7 +298,7 @@ class LogColumns:
 
     def note_on_repeats(self, tokens: str | None) -> list[str]:
         """Warn of tokens that repeat often: the law takes each for a new one."""
-        unique = [name for name in self.names if _key(name) in _UNIQUE]
+        unique = [name for name in self.names if _key(name) in NAMES["unique_tokens"]]
         if tokens is None or not unique:
             return []
         most = 1.0
@@ -316,10 +346,14 @@ class LogColumns:
             if wanted is None:
                 return []
             return [self._named(field, wanted)]
+        if field == "total_parameters":
+            return self._totals()
         places = dict[str, int]()
-        ranks = dict[str, tuple[bool, bool, bool]]()
+        ranks = dict[str, tuple[bool, bool, bool, bool]]()
         for name in self.names:
             if _key(name) not in NAMES[field] or name in self.given.values():
+                continue
+            if field == "epochs" and "total" in name.lower():
                 continue
             # In a summary, the step is the length of a run that ended.
             if field == "step" and re.search(r"[./]", name):
@@ -327,12 +361,25 @@ class LogColumns:
             places[name] = NAMES[field].index(_key(name))
             is_outside_config = field != "loss" and not re.match(r"config[./]", name)
             is_error = field == "loss" and kind_of_loss(name) == ERROR_RATE
-            ranks[name] = (is_error, _lacks_embeddings(name), is_outside_config)
+            # Of experts those that a token uses count: compute follows them.
+            is_idle = field == "parameters" and not _is_active(name)
+            ranks[name] = (is_idle, is_error, _lacks_embeddings(name), is_outside_config)
         if not ranks:
             return self._unusual(field)
         highest = min(ranks.values())
         best = [name for name in places if ranks[name] == highest]
         return sorted(best, key=lambda name: (places[name], name))
+
+    def _totals(self) -> list[str]:
+        """List the columns that count all parameters, where the law's counts active ones."""
+        counts = [name for name in self.names if _key(name) in NAMES["parameters"]]
+        active = self.given.get("parameters") or ""
+        if not (active or any(map(_is_active, counts))):
+            return []
+        others = [name for name in counts if not _is_active(name) and name != active]
+        said = [name for name in others if "total" in name.lower()]
+        whole = [name for name in said or others if not _lacks_embeddings(name)]
+        return whole[:1]
 
     def _unusual(self, field: Field) -> list[str]:
         """List the columns that hold a field under an unusual name, where there is no doubt.
@@ -440,6 +487,11 @@ def kind_of_loss(name: str) -> str:
     return "loss"
 
 
+def _is_active(name: str) -> bool:
+    """Say whether a column counts the parameters that a token uses, by its name."""
+    return "active" in _key(name).split("_")
+
+
 def _lacks_embeddings(name: str) -> bool:
     """Say whether a column counts parameters without embeddings, by its name."""
     match = _EMBEDDINGS.search(name)
@@ -449,10 +501,15 @@ def _lacks_embeddings(name: str) -> bool:
 @cache
 def _key(name: str) -> str:
     """Write the name of a column as ``NAMES`` are written, without its prefix."""
+    # The quotient of two letters of the literature, D/N, is neither of them.
+    if _QUOTIENT.fullmatch(name):
+        return "quotient"
     last = re.split(r"[./]", without_unit(_NATS.sub("", name)))[-1]
     text = _EMBEDDINGS.sub("", "_".join(re.findall(r"[^\W_]+", last)))
     # Only in capitals: n is a width, or a number of runs.
     if text in ("N", "D", "C"):
         return text
+    if text in ("Na", "N_a", "Nact"):
+        return "active"
     words = [word for word in text.lower().split("_") if word not in _SILENT]
     return "_".join(_SYNONYMS.get(word, word) for word in words)

@@ -12,17 +12,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from nfd.core.errors import InputError
+from nfd.core.estimates import f_tail
 from nfd.core.words import plural
 from nfd.laws.log_columns import SIZES, Field
 from nfd.laws.rows import Line, is_none, is_number, listed, number_of
 
+Array = NDArray[np.float64]
 # Operations of a training for each parameter and token: the usual count of dense Transformers.
 FLOPS = 6.0
 # More tokens than any training has in a batch: one factor was not what it seemed.
 _LARGEST_BATCH = 2.0**27
 # Sizes from which words of a column make a kind of runs.
 _FEWEST_OF_A_KIND = 3
+# Kinds follow different laws where chance makes their losses differ so much in a smaller share.
+_ONE_LAW = 0.01
 # States of runs whose last loss is their result.
 _ENDED = ("", "finished", "done", "completed", "success", "diverged")
 _TEXTS: tuple[Field, ...] = ("rule", "seed", "run", "state", "decay")
@@ -46,6 +53,9 @@ class LoggedRun:
     seed: str | None = None
     loss: float | None = None
     flops: float | None = None
+    unique_tokens: float | None = None
+    epochs: float | None = None
+    total_parameters: float | None = None
     step: float | None = None
     run: str | None = None
     state: str | None = None
@@ -84,11 +94,22 @@ def run_of(line: Line, number: int, chosen: Mapping[Field, str]) -> LoggedRun:
         has_batch_column = "batch" in chosen or "sequences" in chosen
         if "batch" in fields or not has_batch_column:
             fields["tokens"] = fields["steps"] * fields.get("batch", 1)
+    _add_repeats(fields)
     if "flops" in fields and "parameters" in fields:
         fields["tokens"] = fields["flops"] / FLOPS / fields["parameters"]
     elif "flops" in fields and "tokens" in fields:
         fields["parameters"] = fields["flops"] / FLOPS / fields["tokens"]
     return LoggedRun(**fields)
+
+
+def _add_repeats(fields: dict[str, Any]) -> None:
+    """Add the distinct tokens that follow from tokens and epochs, or tokens from both."""
+    if "epochs" not in fields:
+        return
+    if "tokens" in fields:
+        fields.setdefault("unique_tokens", fields["tokens"] / max(fields["epochs"], 1.0))
+    elif "unique_tokens" in fields:
+        fields["tokens"] = fields["unique_tokens"] * fields["epochs"]
 
 
 def ended(runs: Sequence[LoggedRun]) -> tuple[list[LoggedRun], str]:
@@ -121,6 +142,7 @@ def last_steps(runs: Sequence[LoggedRun], notes: list[str]) -> list[LoggedRun]:
     if all(run.step is None for run in runs):
         notes += _note_on_lengths(runs)
         return list(runs)
+    runs = _at_peak_rates(runs)
     with_loss = [run for run in runs if run.loss is not None]
     steps_with_losses = {run.step for run in with_loss if math.isfinite(run.loss or 0.0)}
     last = list[LoggedRun]()
@@ -129,6 +151,21 @@ def last_steps(runs: Sequence[LoggedRun], notes: list[str]) -> list[LoggedRun]:
     if len(last) < len(runs):
         notes.append("Rows are steps: of every run the last step with a loss counts.")
     return last
+
+
+def _at_peak_rates(runs: Sequence[LoggedRun]) -> list[LoggedRun]:
+    """Give every step of a named run the highest rate of the run, where a schedule moves it.
+
+    A name that has a step twice is of several runs, whose rates are their own.
+    """
+    steps = dict[str, list[float]]()
+    rates = dict[str, list[float]]()
+    for run in runs:
+        if run.run is not None and run.step is not None and run.lr is not None:
+            steps.setdefault(run.run, []).append(run.step)
+            rates.setdefault(run.run, []).append(run.lr)
+    peaks = {name: max(rates[name]) for name, at in steps.items() if len({*at}) == len(at)}
+    return [replace(run, lr=peaks.get(run.run or "", run.lr)) for run in runs]
 
 
 def note_on_mixed(
@@ -151,19 +188,40 @@ def note_on_mixed(
             continue
         if any(_differ(lines, name) for lines in alike.values()):
             mixed.append(name)
+    parted = [name for name in names if _makes_kinds(table, runs, name)]
+    _check_one_law(table, runs, parted)
     if mixed:
         return [
             f"Rows alike in all that is read differ in {listed(mixed)}: they count as equal, as "
             "seeds do. Give the rows of one kind."
         ]
-    parted = [name for name in names if _makes_kinds(table, runs, name)]
     if not parted:
         return []
-    kinds = sorted({str(value) for value in _values(table, parted[0])})
     return [
-        f"Rows of {listed(kinds)} ({parted[0]!r}) are taken for one kind. Give the rows of one if "
-        "they are not."
+        f"Rows of {listed(_kinds(table, parted[0]))} ({parted[0]!r}) are taken for one kind. Give "
+        "the rows of one if they are not."
     ]
+
+
+def _kinds(table: Sequence[Line], name: str) -> list[str]:
+    """The words of a column."""
+    return sorted({str(value) for value in _values(table, name)})
+
+
+def _check_one_law(table: Sequence[Line], runs: Sequence[LoggedRun], parted: Sequence[str]) -> None:
+    """Raise ValueError where a column of words parts the rows in kinds with laws of their own.
+
+    A table of learning rates is left: losses differ by the rate there.
+    """
+    if len({run.lr for run in runs}) > 1:
+        return
+    for name in parted[:1]:
+        labels = [str(line.get(name)) for line in table]
+        if chance_of_one_law(runs, labels) < _ONE_LAW:
+            raise InputError(
+                f"rows of {listed(_kinds(table, name))} ({name!r}) follow different laws of size, "
+                "so one law of all would be none of theirs. Give the rows of one of them."
+            )
 
 
 def _makes_kinds(table: Sequence[Line], runs: Sequence[LoggedRun], name: str) -> bool:
@@ -180,6 +238,40 @@ def _makes_kinds(table: Sequence[Line], runs: Sequence[LoggedRun], name: str) ->
     if len(sizes) < 2 or any(map(is_number, sizes)):
         return False
     return min(map(len, sizes.values())) >= _FEWEST_OF_A_KIND
+
+
+def chance_of_one_law(runs: Sequence[LoggedRun], labels: Sequence[str]) -> float:
+    """The chance that kinds of runs which follow one law differ as much as these; 1 if untested.
+
+    A law is a line of the log loss over the logarithm of the first size that runs differ in and of
+    their tokens; each kind may have a level and a slope of its own (an F test).
+    """
+    sizes = list[list[float]]()
+    for name in ("parameters", "width", "depth", "tokens"):
+        values = [getattr(run, name) for run in runs]
+        if None not in values and len({*values}) > 2 and (not sizes or name == "tokens"):
+            sizes.append([math.log(value) for value in values])
+    losses = [run.loss or math.nan for run in runs]
+    if not sizes or not all(0 < loss < math.inf for loss in losses):
+        return 1.0
+    logs = np.array(sizes).T - np.mean(sizes, 1)
+    y = np.log(losses)
+    common = np.hstack([np.ones((len(y), 1)), logs])
+    kinds = sorted({*labels})
+    is_kind = np.array([[label == kind for kind in kinds] for label in labels], dtype=float)
+    own = np.hstack([is_kind, is_kind * logs[:, :1], logs[:, 1:]])
+    freedom = len(y) - int(np.linalg.matrix_rank(own))
+    more = int(np.linalg.matrix_rank(own)) - common.shape[1]
+    if freedom < 1 or more < 1:
+        return 1.0
+    together = _unexplained(common, y)
+    apart = _unexplained(own, y)
+    return f_tail((together - apart) / more / max(apart / freedom, 1e-12), more, freedom)
+
+
+def _unexplained(columns: Array, y: Array) -> float:
+    """The sum of squares that columns leave."""
+    return float(np.square(y - columns @ np.linalg.lstsq(columns, y)[0]).sum())
 
 
 def _values(table: Sequence[Line], name: str) -> list[Any]:

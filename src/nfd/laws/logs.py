@@ -18,7 +18,7 @@ from nfd.laws.nested_rows import TABLE, lines_of
 from nfd.laws.rows import flat_table
 
 # Fields that give tokens and batch, where no column has them.
-_PARTS: tuple[Field, ...] = ("steps", "sequences", "length")
+_PARTS: tuple[Field, ...] = ("steps", "sequences", "length", "epochs")
 # Fields that say which rows are runs that ended.
 _ABOUT_RUNS: tuple[Field, ...] = ("step", "run", "state")
 # What a law of the learning rate is fitted over, beside the rate and the loss.
@@ -101,10 +101,11 @@ def read_log(
     unread = [name for name in log_columns.names if name not in chosen.values()]
     notes += note_on_mixed(table, logged, unread)
     in_steps = "steps" in chosen and "batch" not in chosen and "sequences" not in chosen
-    if "steps" not in chosen:
+    if "steps" not in chosen and "unique_tokens" not in optional:
         notes += log_columns.note_on_repeats(chosen.get("tokens"))
     chosen |= _products(chosen, in_steps)
     chosen |= _from_compute(chosen, notes)
+    chosen |= _from_epochs(chosen)
     notes += _note_on_unit(chosen)
     if in_steps and "parameters" in chosen:
         notes.append(
@@ -195,6 +196,18 @@ def _from_compute(chosen: Mapping[Field, str], notes: list[str]) -> dict[Field, 
             formula = f"{compute} / (6 {chosen[known]})"  # type: ignore[index]
             notes.append(f"The log has no {wanted}: they are compute over 6 {known}, {formula!r}.")
             return {wanted: formula}  # type: ignore[dict-item]
+    return {}
+
+
+def _from_epochs(chosen: Mapping[Field, str]) -> dict[Field, str]:
+    """Name the distinct tokens, or the tokens, that follow from epochs."""
+    epochs = chosen.get("epochs")
+    if epochs is None:
+        return {}
+    if "tokens" in chosen and "unique_tokens" not in chosen:
+        return {"unique_tokens": f"{chosen['tokens']} / {epochs}"}
+    if "unique_tokens" in chosen and "tokens" not in chosen:
+        return {"tokens": f"{chosen['unique_tokens']} x {epochs}"}
     return {}
 
 

@@ -15,6 +15,7 @@ from nfd.core.words import listed, plural, quoted
 from nfd.laws.log_columns import Field
 from nfd.laws.logged_runs import LoggedRun
 from nfd.laws.logs import Log, read_log
+from nfd.laws.supplies import supplies_of, with_supplies
 
 BEST = "best"
 # Sizes that a law in parameters and tokens needs.
@@ -22,6 +23,7 @@ FEWEST_SIZES = 4
 _COUNTED = ("parameters", "tokens")
 _SIZES: tuple[Field, ...] = ("width", "depth", "parameters", "tokens")
 _FLOPS: Field = "flops"
+_SUPPLIES: tuple[Field, ...] = ("unique_tokens", "epochs", "total_parameters")
 # Training runs by their size.
 Rungs = dict[tuple[float, ...], list[LoggedRun]]
 
@@ -45,6 +47,7 @@ class LossRuns:
         notes: which runs were left out, and why.
         has_rates: whether the runs were chosen among several learning rates.
         left_out: a sentence on the runs that did not end.
+        supplies: what stands behind the sizes (``nfd.laws.supplies``); sizes end with it.
     """
 
     variables: tuple[str, ...]
@@ -54,6 +57,7 @@ class LossRuns:
     notes: tuple[str, ...]
     has_rates: bool = False
     left_out: str = ""
+    supplies: tuple[str, ...] = ()
 
     @property
     def losses(self) -> dict[tuple[float, ...], list[float]]:
@@ -85,7 +89,7 @@ def _losses(runs: Sequence[LoggedRun]) -> list[float]:
 
 def read_sizes(rows: Any, columns: Mapping[str, str | None] | None) -> Log:
     """Read a log for its losses and sizes."""
-    return read_log(rows, columns, ("loss",), (*_SIZES, "lr", "rule", "seed"))
+    return read_log(rows, columns, ("loss",), (*_SIZES, *_SUPPLIES, "lr", "rule", "seed"))
 
 
 def varying_sizes(log: Log) -> list[str]:
@@ -100,18 +104,18 @@ def varying_sizes(log: Log) -> list[str]:
         return [_FLOPS]
     if not varying:
         read = [name for name in _SIZES if name in log.columns]
+        sweep = ""
+        if len({run.lr for run in log.runs}) > 1:
+            sweep = " It sweeps the learning rate: it is for nfd.fit_rate_law, nfd transfer --from."
         if not read:
             raise InputError(
                 "runs must differ in width, depth, parameters or tokens; no column of them was "
                 f"found in {log.recognised} Name their columns by columns=, in the shell "
-                f"--columns parameters=... The columns are {quoted(log.names, most=30)}."
+                f"--columns parameters=...{sweep} The columns are {quoted(log.names, most=30)}."
             )
         sizes = listed(
             f"one number of {name}" if name in _COUNTED else f"one {name}" for name in read
         )
-        sweep = ""
-        if len({run.lr for run in log.runs}) > 1:
-            sweep = " It sweeps the learning rate: it is for nfd.fit_rate_law, nfd transfer --from."
         raise InputError(
             f"a law of the loss needs runs that differ in size; this table has {sizes}.{sweep} "
             f"Read: {log.recognised}"
@@ -154,18 +158,22 @@ def loss_runs(log: Log, variables: tuple[str, ...], rate: float | str | None) ->
     runs = [run for run in log.runs if run.has(variables)]
     lacking = len(log.runs) - len(runs)
     notes = list(log.notes)
+    supplies = supplies_of(runs, variables, notes)
+    runs = with_supplies(runs, supplies)
+    columns = (*variables, *supplies)
     if rate is not None:
-        runs = _at_rate(runs, variables, rate, notes)
+        runs = _at_rate(runs, columns, rate, notes)
     if lacking:
         notes.append(f"Left out: {plural(lacking, 'row')} without a size.")
     return LossRuns(
         variables,
-        _rungs(runs, variables),
+        _rungs(runs, columns),
         f"A log of {log.recognised}",
         log.columns["loss"],
         tuple(notes),
         has_rates=rate is not None,
         left_out=log.left_out,
+        supplies=supplies,
     )
 
 

@@ -43,6 +43,8 @@ class ScalingLaw(Shown):
             known.
         held_out: the largest size, predicted by a fit without it.
         notes: which runs were left out, and why.
+        one_order: whether all runs saw the data in one order, whose noise is in no interval; None
+            where that is not known, as of logs.
 
     ``table`` and ``to_pandas()`` have a row for each number of the law and each size, with the
     columns ``quantity``, the variables, ``value``, ``low`` and ``high``.
@@ -69,6 +71,7 @@ class ScalingLaw(Shown):
     costs: Mapping[str, Cost] = field(default_factory=dict)
     held_out: HeldOut | None = None
     notes: tuple[str, ...] = ()
+    one_order: bool | None = None
 
     @property
     def trusted(self) -> dict[str, float]:

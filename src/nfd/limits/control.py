@@ -17,7 +17,7 @@ from torch import Tensor
 from nfd.families.family import Family, NetworkFamily
 from nfd.families.member import Member
 from nfd.families.network import ResNet
-from nfd.limits.probes import StreamKernels
+from nfd.limits.probes import Rates, StreamKernels, tangent_rates
 from nfd.limits.untrained import Blocks, untrained
 from nfd.runs.task import Task
 
@@ -106,22 +106,6 @@ def starts_at_zero(family: Family) -> bool:
     return net is not None and net.regime == "feature"
 
 
-def tangent_rates(member: Member) -> tuple[float, float, float] | None:
-    """Return rates of input, hidden and readout matrices over ``eta_c n``, for the tangent kernel.
-
-    None where a step is not along products of gradients: under another optimizer than SGD, and
-    where gradients go back through other matrices.
-    """
-    net = member.net
-    if net is None or net.feedback != "shared" or member.plan.optimizer != "sgd":
-        return None
-    rates = dict[str, float]()
-    for group in member.base_groups(1.0):
-        for role in group.roles:
-            rates[role] = group.lr * group.lr_scale / net.width
-    return rates["input"], rates["outer"], rates["readout"]
-
-
 def exact_kernels(
     family: Family, task: Task, observer: StreamKernels, depth: float, trained_depth: int
 ) -> dict[str, Tensor] | None:
@@ -131,14 +115,26 @@ def exact_kernels(
     """
     if not isinstance(family, NetworkFamily) or task.init_scale != 1:
         return None
-    net = small_member(family, trained_depth).net
+    member = small_member(family, trained_depth)
+    net = member.net
     assert isinstance(net, ResNet)
     assert observer.kernels.times is not None
-    of_input, of_hidden, of_readout = observer.rates or (1.0, 1.0, 1.0)
+    rates = tangent_rates(member) or Rates(1.0, None, 1.0, 1.0)
     added = net.branch**2 * net.depth
     # Deep networks whose multiplier falls faster than L^-1/2 add no variance in the limit.
     variance = 0.0 if math.isinf(depth) and net.branch_exponent > 0.5 else added
-    blocks = Blocks(net.activation, variance, of_hidden * added, of_input, of_readout, depth)
+    learned_inside = None
+    if net.block == "two-layer":
+        learned_inside = added * (rates.inner or 0.0)
+    blocks = Blocks(
+        net.activation,
+        variance,
+        learned=rates.outer * added,
+        input_rate=rates.input,
+        readout_rate=rates.readout,
+        depth=depth,
+        learned_inside=learned_inside,
+    )
     kernels = untrained(observer.probes, blocks, observer.kernels.times)
     one = torch.eye(net.out_features, dtype=torch.float64)
     return {

@@ -27,7 +27,7 @@ from torch import Tensor
 from nfd.core.checks import check_detached, check_finite, check_numbers, check_real
 from nfd.core.errors import InputError
 from nfd.core.modes import undisturbed
-from nfd.limits.kernels import Variances, checked_inputs
+from nfd.limits.kernels import WideNetwork, checked_inputs
 
 # An eigenvalue of a matrix, relative to its largest, that rounding and the errors of kernels cannot
 # tell from zero.
@@ -97,34 +97,35 @@ def kernel_ensemble(
     with undisturbed():
         test = checked_inputs("X_test", X_test)
         inputs = checked_inputs("X", X, test.device)
-        targets = check_finite("y", check_numbers("y", y)).to(test.device, torch.float64)
-        if targets.dim() not in (1, 2) or len(targets) != len(inputs) or not len(inputs):
-            raise InputError(
-                f"y must be [N] or [N, C] with N = {len(inputs)} rows, at least one, as X has; got "
-                f"shape {list(targets.shape)}."
-            )
-        variances = Variances(input_variance, bias_variance, hidden_variance, output_variance)
+        targets = _checked_targets(y, inputs)
+        network = WideNetwork(
+            activation,
+            horizon,
+            depth,
+            input_variance,
+            bias_variance,
+            hidden_variance,
+            output_variance,
+        )
+        training = _Training.of(network, kind, inputs, test, targets)
+        several = list(time) if isinstance(time, Sequence) else None
+        mean, spread = training.at(several or [time])
+    if several is None:
+        mean, spread = mean[0], spread[0]
+    if isinstance(X_test, Tensor):
+        return KernelEnsemble(mean, spread, time)
+    return KernelEnsemble(mean.cpu().numpy(), spread.cpu().numpy(), time)
 
-        def gram(of_kind: str, first: Tensor, second: Tensor | None) -> Tensor:
-            K, _ = variances.gram(
-                first, second, kind=of_kind, activation=activation, horizon=horizon, depth=depth
-            )
-            return K
 
-        both = torch.cat([inputs, test])
-        covariance = gram("nngp", both, None)
-        tangent = covariance if kind == "nngp" else gram(kind, both, inputs)
-        training = _Training(tangent[:, : len(inputs)], covariance, targets)
-        several: list[Any] | None = list(time) if isinstance(time, Sequence) else None
-        times = [_checked_time(t) for t in (several or [time])]
-        results = [training.after(t) for t in times]
-        mean = torch.stack([mean for mean, _ in results])
-        spread = torch.stack([spread for _, spread in results])
-        if several is None:
-            mean, spread = mean[0], spread[0]
-        if isinstance(X_test, Tensor):
-            return KernelEnsemble(mean, spread, time)
-        return KernelEnsemble(mean.cpu().numpy(), spread.cpu().numpy(), time)
+def _checked_targets(y: Any, inputs: Tensor) -> Tensor:
+    """Return targets [N] or [N, C] of inputs [N, d], of which there is one at least."""
+    targets = check_finite("y", check_numbers("y", y)).to(inputs.device, torch.float64)
+    if targets.dim() not in (1, 2) or len(targets) != len(inputs) or not len(inputs):
+        raise InputError(
+            f"y must be [N] or [N, C] with N = {len(inputs)} rows, at least one, as X has; got "
+            f"shape {list(targets.shape)}."
+        )
+    return targets
 
 
 def _checked_time(time: Any) -> float:
@@ -148,6 +149,25 @@ class _Training:
         self.of_test = tangent[self.count :]
         inside = tangent[: self.count]
         self.values, self.vectors = torch.linalg.eigh(0.5 * (inside + inside.T))
+
+    @classmethod
+    def of(
+        cls, network: WideNetwork, kind: str, inputs: Tensor, test: Tensor, targets: Tensor
+    ) -> _Training:
+        """Compute the kernels of a network."""
+        both = torch.cat([inputs, test])
+        covariance, _ = network.gram("nngp", both, None)
+        if kind == "nngp":
+            tangent = covariance[:, : len(inputs)]
+        else:
+            tangent, _ = network.gram(kind, both, inputs)
+        return cls(tangent, covariance, targets)
+
+    def at(self, times: Sequence[Any]) -> tuple[Tensor, Tensor]:
+        """Return mean and covariance of test outputs at each of these times."""
+        results = [self.after(_checked_time(time)) for time in times]
+        means, spreads = zip(*results, strict=True)
+        return torch.stack(means), torch.stack(spreads)
 
     def after(self, time: float) -> tuple[Tensor, Tensor]:
         """Return mean and covariance of test outputs after this time."""

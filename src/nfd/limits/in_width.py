@@ -99,11 +99,7 @@ def at_infinite_width(
         shortened = torch.zeros_like(narrow[:2])
     resolution_bias = shortened.mean(0)
     bias = (narrow_mean - mean) / lever
-    parts = [
-        (variance * (1 + 1 / lever) ** 2, len(wide) - 1),
-        (narrow_variance / lever**2, len(narrow) - 1),
-    ]
-    error, half = half_lengths(parts)
+    error, half = _noise(wide, narrow, lever)
     half = half.hypot(moved.hypot(resolution_bias)).hypot(bend * bias)
     value = mean - bias
     is_known = narrow_mean.isfinite()
@@ -123,3 +119,13 @@ def at_infinite_width(
         "depth_error": moved.abs(),
         "replicates": wide - (narrow - wide) / lever,
     }
+
+
+def _noise(wide: Tensor, narrow: Tensor, lever: float) -> tuple[Tensor, Tensor]:
+    """Return the standard error and the half-width of ``wide + (wide - narrow) / lever``."""
+    return half_lengths(
+        [
+            (stderr(wide).square() * (1 + 1 / lever) ** 2, len(wide) - 1),
+            (stderr(narrow).square() / lever**2, len(narrow) - 1),
+        ]
+    )

@@ -153,10 +153,16 @@ def kernel(
             first = X.to(first.device, torch.float64)
         if wanted[1]:
             second = X2.to(first.device, torch.float64)
-        variances = Variances(input_variance, bias_variance, hidden_variance, output_variance)
-        gram, error = variances.gram(
-            first, second, kind=kind, activation=activation, horizon=horizon, depth=depth
+        network = WideNetwork(
+            activation,
+            horizon,
+            depth,
+            input_variance,
+            bias_variance,
+            hidden_variance,
+            output_variance,
         )
+        gram, error = network.gram(kind, first, second)
         is_tensor = isinstance(X, Tensor) or any(wanted)
         result: Tensor | Array = gram if is_tensor else gram.cpu().numpy()
     if return_error:
@@ -171,27 +177,30 @@ def _wants_gradient(name: str, value: Any) -> bool:
     return isinstance(value, Tensor) and value.requires_grad and torch.is_grad_enabled()
 
 
-class Variances:
-    """Variances of the weights of every layer, and of a bias of the first one."""
+class WideNetwork:
+    """An infinitely wide network, by the arguments of ``nfd.kernel`` that say which."""
 
-    def __init__(self, inputs: float, bias: float, hidden: float, outputs: float) -> None:
-        self.inputs = check_real("input_variance", inputs, least=0.0)
-        self.bias = check_real("bias_variance", bias, least=0.0)
-        self.hidden = check_real("hidden_variance", hidden, above=0.0)
-        self.outputs = check_real("output_variance", outputs, above=0.0)
-
-    def gram(
+    def __init__(
         self,
-        X: Tensor,
-        X2: Tensor | None,
-        *,
-        kind: str,
-        activation: Any,
+        activation: str | Callable[[Tensor], Tensor],
         horizon: float,
-        depth: Any,
-    ) -> tuple[Tensor, float]:
+        depth: float,
+        input_variance: float,
+        bias_variance: float,
+        hidden_variance: float,
+        output_variance: float,
+    ) -> None:
+        self.activation = activation
+        self.input_variance = check_real("input_variance", input_variance, least=0.0)
+        self.bias_variance = check_real("bias_variance", bias_variance, least=0.0)
+        self.hidden_variance = check_real("hidden_variance", hidden_variance, above=0.0)
+        self.output_variance = check_real("output_variance", output_variance, above=0.0)
+        self.horizon = check_horizon(horizon)
+        self.depth = depth
+
+    def gram(self, kind: str, X: Tensor, X2: Tensor | None) -> tuple[Tensor, float]:
         """Compute the Gram matrix, with a gradient if the inputs want one, and its error."""
-        time = check_horizon(horizon) * self.hidden
+        time = self.horizon * self.hidden_variance
         if not time < _LONGEST:
             raise InputError(
                 f"horizon times hidden_variance must be below {_LONGEST:g}; got {time:g}."
@@ -200,7 +209,7 @@ class Variances:
             raise InputError(f"X2 must have {X.shape[1]} features, as X has; got {X2.shape[1]}.")
         rows = self._widened(X)
         columns = None if X2 is None else self._widened(X2)
-        choice = Choice(kind, kernel_activation(activation), time, depth)
+        choice = Choice(kind, kernel_activation(self.activation), time, self.depth)
         wants_gradient = rows.requires_grad or (columns is not None and columns.requires_grad)
         if wants_gradient:
             # It imports this module.
@@ -209,17 +218,17 @@ class Variances:
             gram, error = differentiable_gram(choice, rows, columns)
         else:
             gram, _, error = choice.gram(rows, columns)
-        if self.outputs != 1:
-            gram = self.outputs * gram
+        if self.output_variance != 1:
+            gram = self.output_variance * gram
         return gram, error
 
     def _widened(self, X: Tensor) -> Tensor:
         """Return inputs over which the kernel of unit variances is that of these."""
         features = X.shape[1]
-        if not self.bias:
-            return X if self.inputs == 1 else math.sqrt(self.inputs) * X
-        scaled = math.sqrt(self.inputs * (features + 1) / features) * X
-        constant = math.sqrt((features + 1) * self.bias)
+        if not self.bias_variance:
+            return X if self.input_variance == 1 else math.sqrt(self.input_variance) * X
+        scaled = math.sqrt(self.input_variance * (features + 1) / features) * X
+        constant = math.sqrt((features + 1) * self.bias_variance)
         return torch.cat([scaled, torch.full_like(X[:, :1], constant)], 1)
 
 

@@ -40,7 +40,7 @@ from nfd.core.machine import memory_of
 from nfd.core.modes import undisturbed
 from nfd.core.names import MOST, WIDEST, NetworkWeights
 from nfd.core.random import derive
-from nfd.families.family import Family, as_family
+from nfd.families.family import Family, NetworkFamily, as_family
 from nfd.families.member import Member
 from nfd.families.network import ResNet
 from nfd.limits.control import (
@@ -48,12 +48,19 @@ from nfd.limits.control import (
     exact_kernels,
     small_member,
     starts_at_zero,
-    tangent_rates,
     without_first_outputs,
 )
 from nfd.limits.in_width import PARTS, Estimates, at_infinite_width
+from nfd.limits.modules import (
+    ModuleKernels,
+    ModuleProbes,
+    features_name,
+    gradients_name,
+    module_probes,
+)
 from nfd.limits.predict_page import prediction_answer, prediction_sections
 from nfd.limits.probes import (
+    NO_DEFERRED,
     PROBE_OUTPUTS,
     InputOutputs,
     Kernels,
@@ -63,6 +70,7 @@ from nfd.limits.probes import (
     check_has_kernels,
     check_rows,
     checked_kernels,
+    tangent_rates,
 )
 from nfd.report.shown import Shown
 from nfd.runs.seeds import check_seeds_differ
@@ -96,6 +104,8 @@ _MOST_REPLICATES = 1024
 # More replicates do not help where so many times as many as may be trained are needed: 8 replicates
 # know that number to a factor of two.
 _HOPELESS = 4
+# The relative standard error (RMS) beyond which a kernel says nothing.
+_HIDDEN = 0.5
 # The width at which c/n^2 may be as large as a/n: intervals without it held .87 under Muon at 64
 # over 16.
 _BENT = 16
@@ -153,12 +163,12 @@ def predict(
         width: n, a multiple of the base's width; by default 1,024 or the next multiple.
         replicates: how many networks are averaged, R.
         weights: ``"structured"``, ``"deferred"`` or ``"dense"`` (``nfd.defer``). By default
-            structured under SGD and Muon, and dense under others.
+            structured under SGD and Muon, else dense; ``nfd.resnets`` are dense under Muon.
         rtol: the relative standard error that you want; R is doubled until it is met, up to 1,024.
             At infinite depth also how far the last doubling may move losses, by default 0.01.
         outputs: also give the outputs of every step, and of evaluation batches.
         probes: other inputs, whose outputs are given too.
-        kernels: also give kernels of the probes in training; True, or ``nfd.Kernels(...)``.
+        kernels: also give kernels of probes; True, or ``nfd.Kernels(...)``.
         blocks, roles: as in ``nfd.plan``.
         seed: of the networks. Predictions with one seed share them, and their luck: differences are
             paired.
@@ -198,12 +208,16 @@ def predict(
     observe = list[Observer]()
     if check_flag("outputs", outputs):
         observe += [Outputs(), *_of_eval_batches(task)]
-    observe += _of_probes(family, task, kind, depths[0], probes, kernels)
+    observe += _of_probes(family, task, kind, depths, probes, kernels)
     with as_sweep(sweep) as opened:
         ensembles = Ensembles(family, task, lr, kind, seed, opened, observe)
         pair = _trained(ensembles, widths, depths, count, rtol)
+        estimates = _estimates(pair)
+        notes = [*opened.notes(family), *task.notes, *pair.notes]
+        if "kernels" in estimates:
+            notes.append(estimates["kernels"].note)
         return Prediction(
-            **_estimates(pair),
+            **estimates,
             about=task.about,
             depths=pair.limit.depths,
             extrapolated=pair.limit.extrapolated,
@@ -214,7 +228,7 @@ def predict(
             weights=kind,
             seconds=time.perf_counter() - start,
             seed=seed,
-            note=" ".join(filter(None, [*opened.notes(family), *task.notes, *pair.notes])),
+            note=" ".join(filter(None, notes)),
         )
 
 
@@ -231,11 +245,12 @@ def _of_probes(
     family: Family,
     task: Task,
     weights: NetworkWeights,
-    depth: int,
+    depths: Sequence[int],
     probes: Any,
     kernels: bool | Kernels,
 ) -> list[Observer]:
-    """Return what observes probes in networks whose smallest depth is ``depth``."""
+    """Return what observes probes in networks of these depths."""
+    depth = depths[0]
     wanted = checked_kernels(kernels, depth, task.steps)
     if probes is None:
         if wanted is not None:
@@ -244,6 +259,10 @@ def _of_probes(
     inputs = inputs_of("probes", probes)
     if wanted is None:
         return [InputOutputs(PROBE_OUTPUTS, [inputs])]
+    if wanted.modules is not None:
+        _check_has_modules(weights, depths)
+        of_modules = module_probes(family, depth, inputs, wanted)
+        return [InputOutputs(PROBE_OUTPUTS, [inputs]), of_modules]
     member = small_member(family, depth)
     net = check_has_kernels(member, weights)
     if not isinstance(inputs, Tensor) or inputs.shape[1:] != (net.in_features,):
@@ -252,7 +271,18 @@ def _of_probes(
             f"{shape_of(inputs)}."
         )
     check_rows(wanted, inputs, net.out_features)
-    return [StreamKernels(inputs, wanted, tangent_rates(member))]
+    return [StreamKernels(inputs, wanted, tangent_rates(member) is not None)]
+
+
+def _check_has_modules(weights: NetworkWeights, depths: Sequence[int]) -> None:
+    """Raise InputError where kernels at modules are not computed."""
+    if len(depths) > 1:
+        raise InputError(
+            "kernels at modules are of one depth, as a module has no place in networks of others; "
+            "got depth=inf, the default. Pass depth=L."
+        )
+    if weights == "deferred":
+        raise InputError(NO_DEFERRED)
 
 
 def _estimates(pair: _Pair) -> dict[str, Any]:
@@ -273,6 +303,8 @@ def _estimates(pair: _Pair) -> dict[str, Any]:
     for observer in pair.ensembles.observe:
         if isinstance(observer, StreamKernels):
             fields["kernels"] = pair.kernels(observer)
+        if isinstance(observer, ModuleProbes):
+            fields["module_kernels"] = pair.module_kernels(observer)
     return fields
 
 
@@ -282,7 +314,10 @@ def _weights_of(family: Family, weights: NetworkWeights | None, depth: float) ->
     Refuse also a family without a limit at this depth.
     """
     acts_on_matrices = family.law.equivariant
-    weights = weights or ("structured" if acts_on_matrices else "dense")
+    if weights is None:
+        # The paper's networks have one optimizer where their weights are not stored.
+        needs_stored = isinstance(family, NetworkFamily) and family.law.rest is not None
+        weights = "structured" if acts_on_matrices and not needs_stored else "dense"
     check_limit(family.rule, depth)
     check_choice("weights", weights, get_args(NetworkWeights))
     if weights != "dense" and not acts_on_matrices:
@@ -417,13 +452,18 @@ class _Pair:
         depth = math.inf if self.limit.extrapolated else deepest
         exact = exact_kernels(family, self.ensembles.task, observer, depth, deepest)
         kernels = dict[str, Estimates]()
+        moves = dict[str, Magnitude]()
         for name in observer.kernel_names:
             samples = self.samples(name)
+            size = rms(samples.wide.mean(0))
             if exact is None:
                 kernels[name] = self.estimates(samples)
             else:
-                moved = samples.mapped(partial(observer.moved, name))
-                kernels[name] = self.estimates(moved, exact[name])
+                samples = samples.mapped(partial(observer.moved, name))
+                kernels[name] = self.estimates(samples, exact[name])
+            if samples.coarse is not None:
+                moves[name] = _change((samples.wide - samples.coarse) / size)
+        depth_note = _depth_note(moves, self.wanted or _RTOL)
         net = small_member(family, deepest).net
         assert isinstance(net, ResNet)
         assert observer.kernels.times is not None
@@ -434,7 +474,18 @@ class _Pair:
             tangent=kernels.get("tangent"),
             times=torch.linspace(0, net.horizon, observer.kernels.times, dtype=torch.float64),
             steps=tuple(observer.steps),
+            converged=self.limit.settled and not depth_note,
+            note=" ".join(filter(None, [_noise_note(kernels), depth_note])),
         )
+
+    def module_kernels(self, observer: ModuleProbes) -> ModuleKernels:
+        """Return the kernels of probes at modules."""
+        features = dict[str, Estimates]()
+        gradients = dict[str, Estimates]()
+        for place, name in enumerate(observer.modules):
+            features[name] = self.estimates(self.samples(features_name(place)))
+            gradients[name] = self.estimates(self.samples(gradients_name(place)))
+        return ModuleKernels(features, gradients, tuple(observer.steps))
 
     @property
     def notes(self) -> list[str]:
@@ -522,6 +573,46 @@ def _shortened(narrow: Networks, exact: Networks, numbers: Sequence[int], name: 
     return moved
 
 
+def _noise_note(kernels: Mapping[str, Estimates]) -> str:
+    """A sentence on kernels that noise hides; empty where there are none."""
+    hidden = [
+        name for name, kernel in kernels.items() if rms(kernel.stderr) > _HIDDEN * rms(kernel.value)
+    ]
+    if not hidden:
+        return ""
+    return (
+        f"Noise hides kernels, whose standard errors are above {_HIDDEN:g} of their size: "
+        f"{', '.join(hidden)}."
+    )
+
+
+def _depth_note(moves: Mapping[str, Magnitude], rtol: float) -> str:
+    """Sentences on kernels that the last doubling of the depth moved, or may have moved.
+
+    ``moves`` are relative to the RMS of each kernel.
+    """
+    moved = list[str]()
+    hidden = list[str]()
+    for name, move in moves.items():
+        if move.value > max(rtol, 2 * move.noise):
+            moved.append(f"{name} by {move.value:.2g}")
+        elif max(move.value, move.noise) > rtol:
+            hidden.append(name)
+    notes = list[str]()
+    if moved:
+        notes.append(
+            f"The last doubling of the depth moved kernels beyond rtol={rtol:g} of their size "
+            f"(RMS): {', '.join(moved)}. Their intervals count this. Lower rtol for deeper "
+            "networks."
+        )
+    if hidden:
+        notes.append(
+            f"Noise hides whether kernels reached their limit in depth to rtol={rtol:g} of their "
+            f"size: {', '.join(hidden)}. Raise replicates, width or rtol."
+        )
+    return " ".join(notes)
+
+
 def _no_bias(narrow: Networks, width: int) -> str:
     """A sentence on the bias of width, if too many narrow networks diverged; empty otherwise."""
     if narrow.divergences.end is None:
@@ -573,6 +664,7 @@ class Prediction(Shown):
         outputs, outputs_stderr: [steps, batch, C], the mean outputs before every step and their
             standard errors, or None. ``eval_outputs``, ``probe_outputs``: ``nfd.Estimates``
             [steps + 1, N, C] for evaluation inputs and probes. ``kernels``: ``nfd.TrainedKernels``.
+            ``module_kernels``: ``nfd.ModuleKernels``.
         eval_row: the mean evaluation loss after the last step, as a row of ``table``; None without
             evaluation data. ``eval_loss`` is its value, ``eval_interval`` its interval.
         eval_loss_replicates: [replicates], as ``loss_replicates``.
@@ -623,6 +715,7 @@ class Prediction(Shown):
     eval_outputs: Estimates | None = None
     probe_outputs: Estimates | None = None
     kernels: TrainedKernels | None = None
+    module_kernels: ModuleKernels | None = None
     seed: int = 0
 
     @property
@@ -688,6 +781,11 @@ class Limit:
     extrapolated: bool
     converged: bool
     note: str = ""
+
+    @property
+    def settled(self) -> bool:
+        """Whether depth leaves no doubt but how far values moved: one depth, or extrapolated."""
+        return self.extrapolated or self.converged
 
     @property
     def used(self) -> tuple[int, ...]:

@@ -12,21 +12,23 @@ Of probes x, with the stream h_t at depth t and its gradients ``g_t^c = n df_c/d
 
 are Gram matrices over neurons, which have a limit as the width grows. The last is the sum over all
 parameters of products of gradients, times their learning rates (``nfd.limits.untrained``).
+Two-layer blocks multiply ``phi(x_l)``, whose covariance is Sigma_{l-1}; their tangent kernel has
+another term, ``r_1 sum_l C_{l-1} E[q_l^c q'_l^c']`` with ``q_l^c = n df_c/dx_l``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from nfd.core.checks import check_count, check_several
+from nfd.core.checks import check_count, check_several, check_takes
 from nfd.core.errors import InputError, InputTypeError
 from nfd.families.member import Member
-from nfd.families.network import ResNet
+from nfd.families.network import ResNet, Streams
 from nfd.limits.in_width import Estimates
 from nfd.runs.task import Task, content_hash
 from nfd.runs.trial import Curves, Observation, Observer, Step, judging
@@ -40,7 +42,11 @@ _TIMES = 5
 _STEPS = 8
 # Rows (step, probe, output) of a kernel at most: at 5 depths three kernels of 512 rows take 30 MiB
 # for each network.
-_MOST_ROWS = 512
+MOST_ROWS = 512
+NO_DEFERRED = (
+    "kernels need one matrix for the probes of all steps; weights='deferred' answer each probe by "
+    "a new draw. Use 'structured' or 'dense'."
+)
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,10 @@ class Kernels:
             depth, at infinite depth 8. By default the most up to 5.
         steps: after how many updates; 0, before training, is always among them. By default up to 8:
             0, 1, powers of 2 and the last.
+        modules: names of modules of any model, as in ``named_modules()``, for ``module_kernels`` at
+            a finite depth. By default none: kernels are of ``nfd.resnets``, at depths.
+        output: for gradients at modules, a function from the model's outputs to one number for
+            each probe, [N]. By default the first output, at the last position.
 
     Raises:
         ValueError, TypeError: naming the argument.
@@ -75,10 +85,13 @@ class Kernels:
 
     times: int | None = None
     steps: Sequence[int] | None = None
+    modules: Sequence[str] | None = None
+    output: Callable[[Any], Tensor] | None = None
 
     def __post_init__(self) -> None:
         if self.times is not None:
             check_count("times", self.times, minimum=2)
+        self._check_modules()
         if self.steps is not None:
             steps = [
                 check_count("steps", step, minimum=0)
@@ -86,8 +99,32 @@ class Kernels:
             ]
             object.__setattr__(self, "steps", tuple(sorted({0, *steps})))
 
+    def _check_modules(self) -> None:
+        """Raise InputError where modules are not names, or settings are not of modules."""
+        if self.output is not None:
+            check_takes("output", self.output, "outputs")
+        if self.modules is None:
+            if self.output is not None:
+                raise InputError("output is for gradients at modules=[...]; got none.")
+            return
+        if self.times is not None:
+            raise InputError(
+                f"times are depths of nfd.resnets, not of modules; got times={self.times} and "
+                "modules. Leave one out."
+            )
+        names = [self.modules] if isinstance(self.modules, str) else self.modules
+        names = tuple(check_several("modules", names, "names of modules"))
+        if not names or not all(isinstance(name, str) for name in names):
+            raise InputError(f"modules must be names of modules; got {names!r}.")
+        object.__setattr__(self, "modules", tuple(dict.fromkeys(names)))
+
     def of(self, depth: int, updates: int) -> Kernels:
         """Return the depths and steps for networks of a depth that are trained for some updates."""
+        return replace(self, times=self._times_at(depth), steps=self._steps_until(updates))
+
+    def _times_at(self, depth: int) -> int | None:
+        if self.modules is not None:
+            return None
         times = self.times
         if times is None:
             times = next(most for most in range(_TIMES, 1, -1) if depth % (most - 1) == 0)
@@ -96,6 +133,9 @@ class Kernels:
                 f"times - 1 must divide the depth {depth}, so that layers lie at these depths; got "
                 f"times={times}."
             )
+        return times
+
+    def _steps_until(self, updates: int) -> Sequence[int]:
         steps = self.steps
         if steps is None:
             steps = _chosen_steps(updates)
@@ -104,7 +144,7 @@ class Kernels:
                 f"steps of kernels must be at most the {updates} updates of the task; got "
                 f"{steps[-1]}."
             )
-        return Kernels(times, steps)
+        return steps
 
 
 def _chosen_steps(updates: int) -> list[int]:
@@ -135,17 +175,15 @@ def checked_kernels(kernels: bool | Kernels, depth: int, updates: int) -> Kernel
 def check_has_kernels(member: Member, weights: str) -> ResNet:
     """Return the network of a member; raise InputError where its kernels are not computed."""
     net = member.net
-    is_residual = type(net) is ResNet and net.block == "one-layer" and net.order == "pre"
+    is_residual = type(net) is ResNet and net.order == "pre"
     if not isinstance(net, ResNet) or not is_residual or net.regime != "feature":
         raise InputError(
-            "kernels are of the paper's residual networks with one layer in a block, such as "
-            "nfd.resnets(64, 10). Leave kernels out: probes give outputs of every model."
+            "kernels=True is for the paper's residual networks, such as nfd.resnets(64, 10). Name "
+            "modules of other models, nfd.Kernels(modules=[...]), or leave kernels out: probes "
+            "give outputs of every model."
         )
     if weights == "deferred":
-        raise InputError(
-            "kernels need one matrix for the probes of all steps; weights='deferred' answer each "
-            "probe by a new draw. Use 'structured' or 'dense'."
-        )
+        raise InputError(NO_DEFERRED)
     return net
 
 
@@ -155,12 +193,12 @@ def check_rows(kernels: Kernels, probes: Tensor, outputs: int) -> None:
     assert kernels.steps is not None
     count = len(kernels.steps) * len(probes)
     rows = count * outputs
-    if rows <= _MOST_ROWS:
+    if rows <= MOST_ROWS:
         return
     needed = 8 * kernels.times * (2 * count**2 + rows**2)
     raise InputError(
         f"kernels between {len(kernels.steps)} steps of {len(probes)} probes with {outputs} "
-        f"outputs have {rows:,} rows, above {_MOST_ROWS}: at {kernels.times} depths they take "
+        f"outputs have {rows:,} rows, above {MOST_ROWS}: at {kernels.times} depths they take "
         f"{needed / 2**30:.2g} GiB for each network. Take fewer probes, or fewer "
         "nfd.Kernels(steps=...)."
     )
@@ -267,19 +305,46 @@ _AXES = {"streams": "ASNSN", "features": "ASNSN", "gradients": "ASNCSNC", "tange
 
 
 @dataclass(frozen=True)
+class Rates:
+    """Learning rates of matrices by their roles, over the paper's ``eta_c n``.
+
+    ``inner`` is None for one-layer blocks.
+    """
+
+    input: float
+    inner: float | None
+    outer: float
+    readout: float
+
+
+def tangent_rates(member: Member) -> Rates | None:
+    """Return the rates of matrices under SGD, whichever optimizer trains, for the tangent kernel.
+
+    None where no step is along products of gradients, as gradients go back through other matrices.
+    """
+    net = member.net
+    if net is None or net.feedback != "shared":
+        return None
+    rates = dict[str, float]()
+    for group in net.base_groups(1.0, member.plan.rule, "sgd"):
+        for role in group.roles:
+            rates[role] = group.lr * group.lr_scale / net.width
+    return Rates(rates["input"], rates.get("inner"), rates["outer"], rates["readout"])
+
+
+@dataclass(frozen=True)
 class StreamKernels(Probing):
     """Kernels of probes x [N, d] at ``kernels.times`` depths after ``kernels.steps`` updates.
 
     Their passes give the outputs too, as ``InputOutputs`` would.
 
     Attributes:
-        rates: learning rates of input, hidden and readout matrices over the paper's ``eta_c n``,
-            for the tangent kernel; None where it is not computed.
+        tangent: whether the tangent kernel is computed.
     """
 
     probes: Tensor = field(repr=False)
     kernels: Kernels
-    rates: tuple[float, float, float] | None
+    tangent: bool
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -287,7 +352,7 @@ class StreamKernels(Probing):
             "probes": content_hash([self.probes]),
             "times": self.kernels.times,
             "steps": list(self.steps),
-            "rates": self.rates,
+            "tangent": self.tangent,
         }
 
     @property
@@ -303,9 +368,9 @@ class StreamKernels(Probing):
     @property
     def kernel_names(self) -> tuple[str, ...]:
         """The names of its kernels."""
-        if self.rates is None:
-            return ("streams", "features", "gradients")
-        return tuple(_AXES)
+        if self.tangent:
+            return tuple(_AXES)
+        return ("streams", "features", "gradients")
 
     def begin(self, member: Member, task: Task) -> Observation:
         return _StreamKernels(self, member)
@@ -336,6 +401,22 @@ def _step_axes(name: str) -> Iterator[int]:
             yield axis
 
 
+@dataclass(frozen=True)
+class _Look:
+    """What one pass of N probes shows of n neurons.
+
+    Attributes:
+        h, features: [L + 1, N, n], the streams and what the block after each multiplies.
+        g: [L + 1, N, C, n], ``n df_c/dh_l``. q: [L, N, C, n], ``n df_c/dx_l`` inside of two-layer
+            blocks; [0, ...] for one-layer blocks.
+    """
+
+    h: Tensor
+    features: Tensor
+    g: Tensor
+    q: Tensor
+
+
 class _StreamKernels(Observation):
     def __init__(self, spec: StreamKernels, member: Member) -> None:
         assert isinstance(member.net, ResNet)
@@ -344,6 +425,8 @@ class _StreamKernels(Observation):
         self.net = member.net
         self.x = spec.probes.to(member.net.U)
         self.times = spec.kernels.times
+        # Those of a rule may depend on the depth, so that they are each network's own.
+        self.rates = tangent_rates(member) if spec.tangent else None
         # By step: h and phi(h) [A, N, n], g [A, N, C, n], and the tangent kernel.
         self.rows: dict[str, list[Tensor]] = {name: [] for name in _AXES}
         self.outputs = list[Tensor]()
@@ -364,35 +447,49 @@ class _StreamKernels(Observation):
         """Keep streams and their gradients at some depths, the tangent kernel, and outputs."""
         streams = self.net.streams(self.x)
         self.outputs.append(streams.outputs.detach())
+        vectors = [*streams.layers, *streams.inner]
         gradients = list[Tensor]()
         for output in streams.outputs.sum(0):
-            # Of the streams alone: no parameter gets a gradient.
-            of_layers = torch.autograd.grad(output, streams.layers, retain_graph=True)
-            gradients.append(torch.stack(of_layers))
+            # Of the vectors alone: no parameter gets a gradient.
+            of_vectors = torch.autograd.grad(output, vectors, retain_graph=True)
+            gradients.append(torch.stack(of_vectors))
         g = streams.gradient_scale * torch.stack(gradients, 2)
         h = streams.h
-        features = self.net.activation.phi(h)
+        look = _Look(h, self._features(streams), g[: len(h)], g[len(h) :])
         stride = self.net.depth // (self.times - 1)
-        self.rows["streams"].append(h[::stride])
-        self.rows["features"].append(features[::stride])
-        self.rows["gradients"].append(g[::stride])
-        if self.spec.rates is not None:
-            self.rows["tangent"].append(self._tangent(h, features, g, self.spec.rates))
+        self.rows["streams"].append(look.h[::stride])
+        self.rows["features"].append(look.features[::stride])
+        self.rows["gradients"].append(look.g[::stride])
+        if self.rates is not None:
+            self.rows["tangent"].append(self._tangent(look, self.rates))
 
-    def _tangent(
-        self, h: Tensor, features: Tensor, g: Tensor, rates: tuple[float, float, float]
-    ) -> Tensor:
-        """Return the tangent kernel, [N, C, N, C]; layers are [L + 1, N, ...]."""
-        of_input, of_hidden, of_readout = rates
+    def _features(self, streams: Streams) -> Tensor:
+        """Return what the block after each layer multiplies, [L + 1, N, n].
+
+        No block comes after the last layer: two-layer blocks have no features there, and those of
+        the last block take their place.
+        """
+        inner = streams.x_inner
+        if inner is None:
+            return self.net.activation.phi(streams.h)
+        return self.net.activation.phi(torch.cat([inner, inner[-1:]]))
+
+    def _tangent(self, look: _Look, rates: Rates) -> Tensor:
+        """Return the tangent kernel, [N, C, N, C]."""
         n = self.net.width
-        sigma = torch.einsum("lin,ljn->lij", features, features) / n
-        theta = torch.einsum("licn,ljdn->licjd", g, g) / n
+        covariances = torch.einsum("lin,ljn->lij", look.h, look.h) / n
+        sigma = torch.einsum("lin,ljn->lij", look.features, look.features) / n
+        theta = torch.einsum("licn,ljdn->licjd", look.g, look.g) / n
         inputs = self.x @ self.x.T / self.x.shape[1]
         kernel = torch.einsum("lij,licjd->icjd", sigma[:-1], theta[1:])
-        kernel = of_hidden * self.net.branch**2 * kernel
-        kernel += of_input * torch.einsum("ij,icjd->icjd", inputs, theta[0])
-        same_output = torch.eye(g.shape[2]).to(g)
-        return kernel + of_readout * torch.einsum("in,jn,cd->icjd", h[-1], h[-1], same_output) / n
+        kernel = rates.outer * self.net.branch**2 * kernel
+        kernel += rates.input * torch.einsum("ij,icjd->icjd", inputs, theta[0])
+        if rates.inner is not None:
+            inside = torch.einsum("licn,ljdn->licjd", look.q, look.q) / n
+            kernel += rates.inner * torch.einsum("lij,licjd->icjd", covariances[:-1], inside)
+        same_output = torch.eye(look.g.shape[2]).to(look.g)
+        readout = torch.einsum("ij,cd->icjd", covariances[-1], same_output)
+        return kernel + rates.readout * readout
 
     def end(self) -> tuple[dict[str, float], Curves, Any]:
         curves: Curves = {PROBE_OUTPUTS: torch.stack(self.outputs)}
@@ -427,14 +524,19 @@ class TrainedKernels:
     (docs/kernels-in-training.md).
 
     Attributes:
-        features: [A, S, N, S, N], ``E[phi(h_t) phi(h'_t)]``, the paper's Sigma.
+        features: [A, S, N, S, N], ``E[phi(h_t) phi(h'_t)]``, the paper's Sigma. Of two-layer blocks
+            ``E[phi(x) phi(x')]`` inside of the block that starts at t; at T of the last one.
         gradients: [A, S, N, C, S, N, C], ``E[g_t g'_t]``, the paper's Theta, of gradients ``g_t = n
             df/dh_t`` as training sends them back.
         streams: [A, S, N, S, N], ``E[h_t h'_t]``.
-        tangent: [S, N, C, N, C]: a small step of SGD at rate eta_c on a probe x moves the output at
-            x' by ``-eta_c`` times it times dloss/df(x). None under other optimizers, and where
-            gradients go back through other matrices (``feedback="independent"``).
+        tangent: [S, N, C, N, C]: a small step of SGD at rate eta_c on a probe x would move the
+            output at x' by ``-eta_c`` times it times dloss/df(x). Under other optimizers too it is
+            SGD's kernel, of the weights that they trained: their own steps do not follow it. None
+            where gradients go back through other matrices (``feedback="independent"``).
         times: [A], depths t. steps: the S numbers of updates before.
+        converged: at infinite depth, whether its last doubling moved every kernel by less than
+            ``rtol`` of the kernel's RMS, beyond noise; losses decide how often it is doubled. At a
+            finite depth True unless training diverged. note: what is not converged, in words.
     """
 
     features: Estimates
@@ -443,3 +545,5 @@ class TrainedKernels:
     tangent: Estimates | None
     times: Tensor
     steps: tuple[int, ...]
+    converged: bool
+    note: str = ""

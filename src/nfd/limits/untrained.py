@@ -3,11 +3,13 @@
 With the variance b that a block adds and the moments m and s of ``nfd.core.activations``,
 
     C_l = C_{l-1} + b m_{l-1},   C_0 = x.x'/d,    P_{l-1} = P_l (1 + b s_{l-1}),   P_L = 1,
-    D_l = D_{l-1} (1 + b s_{l-1}) + r b m_{l-1},  D_0 = r_0 C_0,
+    D_l = D_{l-1} (1 + b s_{l-1}) + r b m_{l-1} + r_1 b s_{l-1} C_{l-1},   D_0 = r_0 C_0,
 
 C are streams, m features, P gradients, and ``r_L C_L + D_L`` is the tangent kernel; r are learning
-rates of the hidden matrices, r_0 of the input and r_L of the readout, over the paper's. Infinite
-depth is the flow of these equations.
+rates of the hidden matrices, r_1 of the inner ones of two-layer blocks (the term is absent from
+one-layer blocks), r_0 of the input and r_L of the readout, over the paper's. Infinite depth is the
+flow of these equations. Inside of a two-layer block the pre-activation has the covariance of the
+stream before it, so that both kinds of blocks have the same C, m and P.
 
 Source: Props. 2, 3 and 6; docs/mathematics/infinite-depth.md.
 """
@@ -35,6 +37,7 @@ class Blocks:
     Attributes:
         variance: b of one block times the number of blocks; at infinite depth its limit.
         learned: r b of one block times the number of blocks; at infinite depth its limit.
+        learned_inside: the same with r_1, of two-layer blocks; None for one-layer blocks.
         input_rate, readout_rate: r_0 and r_L.
         depth: L, or infinite.
     """
@@ -45,11 +48,16 @@ class Blocks:
     input_rate: float
     readout_rate: float
     depth: float
+    learned_inside: float | None = None
 
 
 @dataclass(frozen=True)
 class Untrained:
-    """Exact kernels of N inputs: three of shape [A, N, N] at A depths, and ``tangent`` [N, N]."""
+    """Exact kernels of N inputs: three of shape [A, N, N] at A depths, and ``tangent`` [N, N].
+
+    Features at a depth are those of the block that starts there. No block starts at the output:
+    there they are ``phi(h)`` of one-layer blocks, and those of the last two-layer block.
+    """
 
     streams: Tensor
     features: Tensor
@@ -106,6 +114,7 @@ def untrained(x: Tensor, blocks: Blocks, times: int) -> Untrained:
     C = (x @ x.T / x.shape[1])[pairs.rows, pairs.columns]
     state = _State(C, blocks.input_rate * C, torch.zeros_like(C))
     states = [state]
+    before = state
     if math.isinf(blocks.depth):
         steps = math.ceil(_STEPS * max(1.0, blocks.variance) / (times - 1))
         advance = partial(_flow, blocks, pairs, 1 / (steps * (times - 1)))
@@ -114,9 +123,13 @@ def untrained(x: Tensor, blocks: Blocks, times: int) -> Untrained:
         advance = partial(_block, blocks, pairs)
     for _ in range(times - 1):
         for _ in range(steps):
+            before = state
             state = advance(state)
         states.append(state)
-    features = [blocks.activation.moment(*pairs.variances(at.C), at.C) for at in states]
+    sources = list(states)
+    if blocks.learned_inside is not None and math.isfinite(blocks.depth):
+        sources[-1] = before
+    features = [blocks.activation.moment(*pairs.variances(at.C), at.C) for at in sources]
     gradients = [torch.exp(state.log_growth - at.log_growth) for at in states]
     return Untrained(
         pairs.filled(torch.stack([at.C for at in states])),
@@ -149,5 +162,9 @@ def _change(blocks: Blocks, pairs: _Pairs, state: _State) -> _State:
     """Return the change per unit of relative depth."""
     variances = pairs.variances(state.C)
     moment = blocks.activation.moment(*variances, state.C)
-    slope = blocks.variance * blocks.activation.slope_moment(*variances, state.C)
-    return _State(blocks.variance * moment, blocks.learned * moment + slope * state.D, slope)
+    slope_moment = blocks.activation.slope_moment(*variances, state.C)
+    slope = blocks.variance * slope_moment
+    learned = blocks.learned * moment
+    if blocks.learned_inside is not None:
+        learned += blocks.learned_inside * slope_moment * state.C
+    return _State(blocks.variance * moment, learned + slope * state.D, slope)

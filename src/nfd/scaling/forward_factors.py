@@ -117,7 +117,7 @@ def _factors_by_powers(pair: Pair, comparison: Comparison, initial: Initial) -> 
     )
     if pair.constructor is None:
         return unknown
-    base = _look(pair.constructor.at(), pair, comparison)
+    base = _look(pair.base, pair, comparison)
     if base is None:
         return unknown
 
