@@ -618,7 +618,7 @@ def with_deeper(claim: str, holds: float, fails: float) -> list[Case]:
     return [
         Case(claim, row_2_and_deeper(holds, fails), "holds with a condition", holds, both),
         Case(claim, row_2_and_deeper(fails, holds), "holds with a condition", fails, both),
-        Case(claim, row_2_and_deeper(holds, holds), "holds", holds),
+        Case(claim, row_2_and_deeper(holds, holds), "holds", holds, (r"4 steps \(holds\)",)),
     ]
 
 

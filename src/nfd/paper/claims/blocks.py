@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Literal
 
@@ -126,14 +127,18 @@ def _drift_of_row_2(evidence: Evidence, rule: str, low: float, high: float, trie
         high=high * share,
         tried=tried,
     )
+    drift_of_deeper = f"{of_deeper.value}, and {_TRANSFERS * share:.2g} counts as none"
     verdict = some_of({of_figure.verdict, of_deeper.verdict})
     if verdict != ClaimVerdict.CONDITIONAL:
-        return of_figure
+        said = (
+            f"In deeper networks after {_steps(deeper)} steps ({of_deeper.verdict}) doublings per "
+            f"doubling of depth are {drift_of_deeper}."
+        )
+        return replace(of_figure, reading=f"{of_figure.reading} {said}")
     condition = (
         f"It is {'so' if of_figure.verdict == ClaimVerdict.HOLDS else 'not so'} after "
         f"{_steps(of(evidence))} steps, and the reverse after {_steps(deeper)} steps in deeper "
-        f"networks, where doublings per doubling of depth are {of_deeper.value}, and "
-        f"{_TRANSFERS * share:.2g} counts as none."
+        f"networks, where doublings per doubling of depth are {drift_of_deeper}."
     )
     reading = f"{condition} {of_figure.reading} Deeper: {of_deeper.reading}"
     return Judged(of_figure.value, verdict, reading)
