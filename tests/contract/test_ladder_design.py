@@ -83,7 +83,7 @@ def few(seed: int, count: int = 6) -> Rows:
 
 def test_the_width_that_a_plan_expects_is_the_width_after_its_runs() -> None:
     ratios = []
-    for seed in range(4):
+    for seed in range(8):
         rows = few(seed)
         plan = nfd.fit_ladder(rows).next_runs(target=TARGET)
         assert plan.decides
