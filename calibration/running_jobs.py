@@ -241,6 +241,8 @@ def table_of_wrong(rows: Sequence[Wrong]) -> str:
         for low, high in WRONG_BY:
             published = by_set["published", done, low]
             ours = by_set["ours", done, low]
+            if published.count == 0:
+                continue
             cells.append(
                 {
                     "done": f"{done:g}",

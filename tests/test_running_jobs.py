@@ -45,8 +45,7 @@ def test_runs_of_ours_give_the_stored_rows_again() -> None:
 def test_a_schedule_is_wrong_by_what_was_done() -> None:
     curves = {curve.name: curve for curve in small_runs.read()}
     prior = read_curve_prior()
-    # A linear fall has lost half by the middle; no other claim but the constant rate is 0.2 off.
+    # By the middle a cosine over all steps is at a half, as a linear fall; over half of them at 0,
+    # and over twice as many at 0.85, which is no wrong claim.
     of_constant = [apart for apart, _ in told_wrong(curves["constant"], 0.5, prior)]
-    assert len(of_constant) == 4
-    of_linear = [apart for apart, _ in told_wrong(curves["linear"], 0.5, prior)]
-    assert max(of_linear) == pytest.approx(0.5, abs=0.05)
+    assert sorted(of_constant) == pytest.approx([0.5, 0.5, 1.0], abs=0.01)
