@@ -208,6 +208,50 @@ BAD: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+class Tied(Causal):
+    """Passes its first block twice; the call behind the second pass has a name."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__(width, depth)
+        self.layers = nn.ModuleList([self.layers[0]])
+        self.norm = nn.Sequential(self.layers[0], nn.Identity(), self.norm)
+
+
+def test_a_module_that_is_called_several_times_is_named() -> None:
+    with pytest.raises(ValueError, match="'layers.0' is called 2 times in a forward pass"):
+        predicted(make_model=Tied, kernels=nfd.Kernels(modules=["layers.0"], steps=[0]))
+    kernels = nfd.Kernels(modules=["norm.1"], steps=[0])
+    features = predicted(make_model=Tied, kernels=kernels).module_kernels.features
+    assert features["norm.1"].value.shape == (1, 2, 4, 1, 2, 4)
+
+
+def detached(outputs: Tensor) -> Tensor:
+    return outputs[:, 0, 0].detach()
+
+
+def test_an_output_without_a_gradient_is_named() -> None:
+    with pytest.raises(ValueError, match=r"nfd.Kernels\(output=\) gave carries none"):
+        predicted(kernels=nfd.Kernels(modules=["norm"], output=detached))
+
+
+@pytest.mark.parametrize(
+    "probes", [IDS + 11, IDS.float(), IDS.repeat(1, 50)], ids=["range", "float", "long"]
+)
+@pytest.mark.parametrize("has_kernels", [True, False])
+def test_tokens_that_the_model_does_not_take_are_named(probes: Tensor, has_kernels: bool) -> None:
+    kernels = nfd.Kernels(modules=["norm"], steps=[0]) if has_kernels else False
+    with pytest.raises(ValueError, match=r"probes must be inputs that the model takes.*got \[2, "):
+        predicted(probes=probes, kernels=kernels)
+
+
+def test_the_representation_of_module_kernels_is_a_line() -> None:
+    text = repr(predicted().module_kernels)
+    assert text == (
+        "ModuleKernels(features and gradients at 'layers.1' [2, 2, 4, 2, 2, 4] and 'norm' "
+        "[2, 2, 4, 2, 2, 4]; steps (0, 2))"
+    )
+
+
 @pytest.mark.parametrize(("settings", "message"), BAD)
 def test_what_has_no_kernels_is_named(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
