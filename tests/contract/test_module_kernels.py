@@ -208,21 +208,39 @@ BAD: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-class Tied(Causal):
-    """Passes its first block twice; the call behind the second pass has a name."""
+class Shared(nn.Module):
+    """Tokens at up to 64 positions, and one activation that is called twice."""
 
     def __init__(self, width: int, depth: int) -> None:
-        super().__init__(width, depth)
-        self.layers = nn.ModuleList([self.layers[0]])
-        self.norm = nn.Sequential(self.layers[0], nn.Identity(), self.norm)
+        super().__init__()
+        self.tokens = nn.Embedding(11, width)
+        self.positions = nn.Embedding(64, width)
+        self.up = nn.Linear(width, width)
+        self.down = nn.Linear(width, width)
+        self.act = nn.ReLU()
+        self.second = nn.Identity()
+        self.head = nn.Linear(width, 11)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        h = self.tokens(ids) + self.positions(torch.arange(ids.shape[1]))
+        h = self.act(self.up(h))
+        h = self.second(self.act(self.down(h)))
+        logits: Tensor = self.head(h)
+        return logits
+
+
+def of_shared(modules: list[str] | None, probes: Tensor = IDS) -> Any:
+    family = nfd.Family(Shared, base=(16, 1), rule="mup", optimizer="sgd")
+    settings: dict[str, Any] = {"depth": 1, "width": 32, "replicates": 2, "probes": probes}
+    settings["kernels"] = nfd.Kernels(modules=modules, steps=[0]) if modules else False
+    return nfd.predict(family, SHIFTED[:1], 0.1, **settings)
 
 
 def test_a_module_that_is_called_several_times_is_named() -> None:
-    with pytest.raises(ValueError, match="'layers.0' is called 2 times in a forward pass"):
-        predicted(make_model=Tied, kernels=nfd.Kernels(modules=["layers.0"], steps=[0]))
-    kernels = nfd.Kernels(modules=["norm.1"], steps=[0])
-    features = predicted(make_model=Tied, kernels=kernels).module_kernels.features
-    assert features["norm.1"].value.shape == (1, 2, 4, 1, 2, 4)
+    with pytest.raises(ValueError, match=r"'act' is called 2 times in a forward pass"):
+        of_shared(["act"])
+    features = of_shared(["second"]).module_kernels.features
+    assert features["second"].value.shape == (1, 2, 4, 1, 2, 4)
 
 
 def detached(outputs: Tensor) -> Tensor:
@@ -237,11 +255,12 @@ def test_an_output_without_a_gradient_is_named() -> None:
 @pytest.mark.parametrize(
     "probes", [IDS + 11, IDS.float(), IDS.repeat(1, 50)], ids=["range", "float", "long"]
 )
-@pytest.mark.parametrize("has_kernels", [True, False])
-def test_tokens_that_the_model_does_not_take_are_named(probes: Tensor, has_kernels: bool) -> None:
-    kernels = nfd.Kernels(modules=["norm"], steps=[0]) if has_kernels else False
+@pytest.mark.parametrize("modules", [["second"], None])
+def test_tokens_that_the_model_does_not_take_are_named(
+    probes: Tensor, modules: list[str] | None
+) -> None:
     with pytest.raises(ValueError, match=r"probes must be inputs that the model takes.*got \[2, "):
-        predicted(probes=probes, kernels=kernels)
+        of_shared(modules, probes)
 
 
 def test_the_representation_of_module_kernels_is_a_line() -> None:
