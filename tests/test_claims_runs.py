@@ -555,6 +555,7 @@ def tuned(
     apart: Callable[[RunConfig], float] = lambda c: 0.0,
     ended: Ended = never,
     steep: float = 0.0,
+    deepest: int = 6,
 ) -> Parts:
     """Losses lowest at a rate, as steep beside it as that; with Eq. 8 they are so far from those of
     uniform rates.
@@ -568,8 +569,9 @@ def tuned(
 
     axes: dict[str, Any] = {"eta_c": RATES, "steps": 4}
     one: dict[str, Any] = {"rule": ["mup", "depth-mup"], "depth": [3, 6], "width": 16}
+    sizes: dict[str, Any] = {"depth": [3, deepest], "width": [16, 32]}
     return {
-        "5": {"transfer": made(answer, ended, **BOTH, **axes, depth=[3, 6], width=[16, 32])},
+        "5": {"transfer": made(answer, ended, **BOTH, **axes, **sizes)},
         "claims": {
             "one-layer": made(answer, ended, **axes, **one),
             "width": made(answer, ended, **axes, width=[16, 32], depth=3),
@@ -577,12 +579,15 @@ def tuned(
     }
 
 
-def drifting(power: float, axis: str = "depth", unsure: float = 0.0) -> Callable[[], Parts]:
+def drifting(
+    power: float, axis: str = "depth", unsure: float = 0.0, deepest: int = 6
+) -> Callable[[], Parts]:
     """Best rates that go as this power of a size."""
     least = {"depth": 3, "width": 16}[axis]
     return lambda: tuned(
         # of mean zero over seeds
-        lambda c: 0.5 * math.pow(getattr(c, axis) / least, power + unsure * noise(c))
+        lambda c: 0.5 * math.pow(getattr(c, axis) / least, power + unsure * noise(c)),
+        deepest=deepest,
     )
 
 
@@ -597,11 +602,11 @@ def drifts(claim: str, holds: float, fails: float, edge: float, axis: str = "dep
     ]
 
 
-def row_2_and_deeper(of_figure: float, of_deeper: float) -> Callable[[], Parts]:
+def row_2_and_deeper(of_figure: float, of_deeper: float, deepest: int = 6) -> Callable[[], Parts]:
     """Best rates that go as one power of depth in the figure, and as another in deeper networks."""
 
     def parts() -> Parts:
-        deep = drifting(of_deeper)()["5"]["transfer"]
+        deep = drifting(of_deeper, deepest=deepest)()["5"]["transfer"]
         runs = drifting(of_figure)()
         return {**runs, "claims": {**runs["claims"], "5-deeper": deep}}
 
@@ -613,7 +618,7 @@ def with_deeper(claim: str, holds: float, fails: float) -> list[Case]:
     return [
         Case(claim, row_2_and_deeper(holds, fails), "holds with a condition", holds, both),
         Case(claim, row_2_and_deeper(fails, holds), "holds with a condition", fails, both),
-        Case(claim, row_2_and_deeper(holds, holds), "holds", holds),
+        Case(claim, row_2_and_deeper(holds, holds), "holds", holds, (r"4 steps \(holds\)",)),
     ]
 
 
@@ -717,6 +722,9 @@ BLOCKS = [
     *drifts("fig5-stays", 0.0, 0.5, 0.25),
     *with_deeper("fig5-moves", 0.5, 0.0),
     *with_deeper("fig5-stays", 0.0, 0.5),
+    # A drift of 0.15 is too little over one doubling of depth, and over four it is not.
+    Case("fig5-stays", row_2_and_deeper(0.0, 0.15), "holds", 0.0),
+    Case("fig5-stays", row_2_and_deeper(0.0, 0.15, 48), "holds with a condition", 0.0),
     *drifts("transfer-one-layer", 0.0, 0.5, -0.25),
     *drifts("transfer-mup-depth", -0.5, 0.0, -0.25),
     *drifts("transfer-width", 0.0, 0.5, 0.25, "width"),

@@ -343,6 +343,23 @@ def test_convergence_in_depth_is_judged_by_kernels_too(
     assert p.kernels.note in p.note
 
 
+@pytest.mark.parametrize(("lr", "state"), [(0.3, "Predicted"), (2.0, "Not known")])
+def test_what_noise_hides_is_not_called_predicted(lr: float, state: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(6, 5, generator=generator)
+    task = nfd.Task([(x, x[:, :1].sign())] * 4, loss="mse")
+    kernels = nfd.Kernels(steps=[4])
+    p = nfd.predict(
+        nfd.resnets(5, 1), task, lr=lr, depth=4, width=64, replicates=8, probes=x, kernels=kernels
+    )
+    assert p.answer.state == state
+    assert p.kernels is not None
+    is_hidden = state == "Not known"
+    assert ("wider than the loss was before training" in str(p.answer)) == is_hidden
+    assert ("Noise hides kernels" in p.kernels.note) == is_hidden
+    assert len(str(p.answer).splitlines()) <= 15
+
+
 def test_after_a_divergence_kernels_and_outputs_are_not_numbers() -> None:
     p = predicted(nfd.resnets(D, 1), regression(), lr=1e8, kernels=True, width=32, replicates=2)
     assert "diverged" in p.note

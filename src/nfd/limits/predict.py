@@ -105,6 +105,8 @@ _MOST_REPLICATES = 1024
 # More replicates do not help where so many times as many as may be trained are needed: 8 replicates
 # know that number to a factor of two.
 _HOPELESS = 4
+# The relative standard error (RMS) beyond which a kernel says nothing.
+_HIDDEN = 0.5
 # The width at which c/n^2 may be as large as a/n: intervals without it held .87 under Muon at 64
 # over 16.
 _BENT = 16
@@ -488,7 +490,7 @@ class _Pair:
                 kernels[name] = self.estimates(samples, exact[name])
             if samples.coarse is not None:
                 moves[name] = _change((samples.wide - samples.coarse) / size)
-        note = _depth_note(moves, self.wanted or _RTOL)
+        depth_note = _depth_note(moves, self.wanted or _RTOL)
         net = small_member(family, deepest).net
         assert isinstance(net, ResNet)
         assert observer.kernels.times is not None
@@ -499,8 +501,8 @@ class _Pair:
             tangent=kernels.get("tangent"),
             times=torch.linspace(0, net.horizon, observer.kernels.times, dtype=torch.float64),
             steps=tuple(observer.steps),
-            converged=self.limit.settled and not note,
-            note=note,
+            converged=self.limit.settled and not depth_note,
+            note=" ".join(filter(None, [_noise_note(kernels), depth_note])),
         )
 
     def module_kernels(self, observer: ModuleProbes) -> ModuleKernels:
@@ -596,6 +598,19 @@ def _shortened(narrow: Networks, exact: Networks, numbers: Sequence[int], name: 
     if len(trained) > 1:
         return moved[trained]
     return moved
+
+
+def _noise_note(kernels: Mapping[str, Estimates]) -> str:
+    """A sentence on kernels that noise hides; empty where there are none."""
+    hidden = [
+        name for name, kernel in kernels.items() if rms(kernel.stderr) > _HIDDEN * rms(kernel.value)
+    ]
+    if not hidden:
+        return ""
+    return (
+        f"Noise hides kernels, whose standard errors are above {_HIDDEN:g} of their size: "
+        f"{', '.join(hidden)}."
+    )
 
 
 def _depth_note(moves: Mapping[str, Magnitude], rtol: float) -> str:

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 # A point that shows its numbers on hover, at most for so many steps.
 _MOST_POINTS = 200
 
+_UNKNOWN = (
+    "The interval is wider than the loss was before training: networks of this width are about to "
+    "diverge, or too few. Lower lr, or raise width or replicates."
+)
+
 
 def prediction_answer(prediction: Prediction) -> Answer:
     """Say where the loss ends, with its interval, and what speaks against the number."""
@@ -27,7 +32,9 @@ def prediction_answer(prediction: Prediction) -> Answer:
     if prediction.extrapolated:
         network = "The infinitely wide and deep network"
     title = f"{network} diverges"
-    if tone != "bad":
+    if _is_unknown(prediction, row):
+        title = f"{network} ends at a loss that these networks do not show"
+    elif tone != "bad":
         # As many digits as the sentence below it has.
         title = f"{network} ends at loss {_loss(row).partition(' ')[0]}"
     networks = (
@@ -38,7 +45,10 @@ def prediction_answer(prediction: Prediction) -> Answer:
     because = f"The loss of {name} is {_loss(row)}, from {networks}."
     if tone == "bad":
         because = f"The loss of {name} is not finite, in {networks}."
-    note = prediction.note
+    notes = [prediction.note]
+    if _is_unknown(prediction, row):
+        notes.insert(0, _UNKNOWN)
+    note = " ".join(filter(None, notes))
     return Answer(
         tone,
         state,
@@ -79,9 +89,17 @@ def _ends(prediction: Prediction) -> list[tuple[str, Mapping[str, Any]]]:
 def _state(prediction: Prediction, end: Mapping[str, Any]) -> tuple[Tone, str]:
     if not math.isfinite(end["value"]):
         return "bad", "Diverges"
+    if _is_unknown(prediction, end):
+        return "open", "Not known"
     if not prediction.converged:
         return "open", "Not converged"
     return "good", "Predicted"
+
+
+def _is_unknown(prediction: Prediction, end: Mapping[str, Any]) -> bool:
+    """Whether the interval holds 0, and is wider than the loss was before training."""
+    width = end["high"] - end["low"]
+    return end["low"] <= 0 <= end["high"] and width > abs(prediction.table[0]["value"])
 
 
 def _depth(prediction: Prediction) -> str:

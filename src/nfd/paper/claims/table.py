@@ -121,7 +121,17 @@ _MORE: dict[str, Settings] = {
         "batch": 128,
         "eta_c": [0.5, 0.7071, 1.0, 1.414, 2.0, 2.828],
         "steps": 1170,
-        "seeds": 3,
+        "seeds": 8,
+    },
+    "5-transfer": {
+        "block": "two-layer",
+        "rule": "depth-mup-inner",
+        "depth": [3, 6, 9],
+        "width": 128,
+        "batch": 128,
+        "eta_c": [0.1768, 0.25, 0.3536, 0.5, 0.7071, 1.0, 1.414, 2.0, 2.828, 4.0],
+        "steps": 390,
+        "seeds": 8,
     },
     # What docs/sweeps.md has at depths to 256.
     "5-deeper": {
