@@ -97,7 +97,7 @@ def _left_out_shares(outputs: Tensor) -> Tensor:
 def check_size(family: Family, task: Task, probes: Tensor, depth: int) -> None:
     """Raise InputError where probes [N, d] are too large for their kernels to be computed."""
     net = small_member(family, depth).net
-    assert net is not None
+    assert isinstance(net, ResNet)
     size = float(torch.linalg.vector_norm(probes.double(), dim=1).max()) / math.sqrt(
         net.in_features
     )
