@@ -232,6 +232,57 @@ def test_an_ensemble_is_that_of_its_linear_equations(kind: str) -> None:
         nfd.kernel_ensemble(torch.cat([X, X[:1]]), [1.0] * 5, test, kind=kind)
 
 
+@pytest.mark.parametrize(
+    ("change", "settings", "message"),
+    [
+        (lambda X: X.index_fill(0, torch.tensor([2]), 0.0), {}, "answer zero to input 2 of X"),
+        (lambda X: torch.cat([X[:3], X[:1]]), {}, "inputs 0 and 3 of X are the same"),
+        (lambda X: torch.cat([X[:3], 2 * X[:1]]), {}, "2 times as much to input 3 of X as to"),
+        (
+            lambda X: torch.cat([X[:3], -X[:1]]),
+            {"activation": "tanh"},
+            "-1 times as much to input 3 of X as to input 0",
+        ),
+        (lambda X: X, {"activation": "identity"}, "too few directions for the kernel"),
+    ],
+)
+def test_an_ensemble_says_which_inputs_make_its_kernel_singular(
+    change: Callable[[Tensor], Tensor], settings: dict[str, str], message: str
+) -> None:
+    X, test, y = normal(4, 3), normal(2, 3, seed=1), normal(4, seed=2)
+    with pytest.raises(ValueError, match=message):
+        nfd.kernel_ensemble(change(X), y, test, **settings)
+    # A finite time is known of every one of them.
+    assert nfd.kernel_ensemble(change(X), y, test, time=1.0, **settings).mean.isfinite().all()
+
+
+def test_an_ensemble_takes_times_in_arrays_and_names_other_features() -> None:
+    X, test, y = normal(4, 3), normal(2, 3, seed=1), normal(4, seed=2)
+    wanted = nfd.kernel_ensemble(X, y, test, time=[1.0, 2.0]).mean
+    for times in (np.array([1.0, 2.0]), torch.tensor([1.0, 2.0])):
+        assert torch.equal(nfd.kernel_ensemble(X, y, test, time=times).mean, wanted)
+    one = nfd.kernel_ensemble(X, y, test, time=np.array(2.0)).mean
+    assert torch.equal(one, wanted[1])
+    for nonsense in ([], np.array([[1.0, 2.0]]), [-1.0], "soon"):
+        with pytest.raises((ValueError, TypeError), match="time must be"):
+            nfd.kernel_ensemble(X, y, test, time=nonsense)
+    with pytest.raises(ValueError, match="X_test must have 3 features, as X has; got 2"):
+        nfd.kernel_ensemble(X, y, test[:, :2])
+
+
+@pytest.mark.parametrize("has_other", [False, True])
+def test_second_derivatives_are_refused(has_other: bool) -> None:
+    """Also of a sum, whose gradient is a constant to ``once_differentiable``."""
+    X = normal(3, 3).requires_grad_()
+    other = normal(2, 3, seed=1) if has_other else None
+    gram = nfd.kernel(X, other)
+    (gradient,) = torch.autograd.grad(gram.sum(), X, create_graph=True)
+    (plain,) = torch.autograd.grad(nfd.kernel(X, other).sum(), X)
+    torch.testing.assert_close(gradient, plain)
+    with pytest.raises(ValueError, match=r"nfd.kernel has first derivatives only"):
+        torch.autograd.grad(gradient.square().sum(), X)
+
+
 def test_the_page_has_the_stored_numbers() -> None:
     page = PAGE.read_text()
     for text in tables(json.loads(NUMBERS.read_text())).values():

@@ -240,6 +240,12 @@ BAD: list[tuple[Any, Any, dict[str, Any], str]] = [
         "got -100 for sample 1",
     ),
     (
+        SIXTY[:0],
+        [],
+        {},
+        r"inputs must have at least one sample.*got \[0, ",
+    ),
+    (
         SIXTY[:4],
         [0.5, 1, 1, 0],
         {"loss": "cross-entropy", "classes": 2},

@@ -378,18 +378,84 @@ def make_model(width: int, depth: int) -> nn.Module:
 
 
 OWN = nfd.Family(make_model, base=(16, 1), rule="mup", optimizer="sgd")
+TANH = nfd.resnets(D, 1, activation="tanh")
 BAD: list[tuple[nfd.Family, dict[str, Any], str]] = [
     (nfd.resnets(D, 1), {"kernels": True, "probes": None}, r"kernels are of probes=\.\.\."),
     (nfd.resnets(D, 1), {"kernels": "features"}, "kernels must be True, False or nfd.Kernels"),
     (nfd.resnets(D, 1), {"kernels": nfd.Kernels(steps=[9])}, "at most the 4 updates.*got 9"),
     (nfd.resnets(D, 1), {"kernels": nfd.Kernels(times=4)}, "must divide the depth 4"),
     (nfd.resnets(D, 1), {"kernels": True, "probes": probes(200)}, r"800 rows, above 512.*GiB"),
-    (nfd.resnets(D, 1), {"kernels": True, "probes": torch.ones(2, 3)}, r"probes must be \[N, 6\]"),
     (nfd.resnets(D, 1), {"kernels": True, "weights": "deferred"}, "need one matrix for the probes"),
     (OWN, {"kernels": True}, "for the paper's residual networks"),
     (nfd.resnets(D, 1), {"probes": "x"}, "probes must be inputs as those of a batch"),
     (nfd.resnets(D, 1), {"probes": torch.full((2, D), torch.nan)}, "probes must be finite"),
+    *(
+        (
+            nfd.resnets(D, 1),
+            {"kernels": has_kernels, "probes": torch.ones(2, 3)},
+            r"probes must.*\[2, 3\].*\[batch, 6\]",
+        )
+        for has_kernels in (True, False)
+    ),
+    (nfd.resnets(D, 1), {"probes": [[1.0] * D]}, r"got list.*Pass.*torch.tensor\(probes\)"),
+    *(
+        (nfd.resnets(D, 1), {"kernels": has_kernels, "probes": x}, f"probes must.*{x.dtype}")
+        for x in (probes() + 1j, probes().long(), probes() > 0)
+        for has_kernels in (True, False)
+    ),
+    (TANH, {"kernels": True, "probes": 50 * probes()}, "probes are too large.*Hermite"),
+    (TANH, {"kernels": True, "probes": 1e6 * probes()}, "probes are too large.*Hermite"),
+    (nfd.resnets(D, 1), {"kernels": True, "probes": 1e30 * probes()}, r"probes.*norms below"),
 ]
+
+
+@pytest.mark.parametrize(
+    ("family", "settings"),
+    [
+        (TANH, {"kernels": True, "probes": 4 * probes()}),
+        (TANH, {"kernels": False, "probes": 50 * probes()}),
+        (nfd.resnets(D, 1), {"kernels": True, "probes": 1e14 * probes()}),
+        (nfd.resnets(D, 1), {"kernels": True, "probes": probes().double()}),
+        (nfd.resnets(D, 1), {"kernels": True, "probes": probes().double().numpy()}),
+    ],
+)
+def test_probes_of_other_sizes_and_types_are_answered(
+    family: nfd.Family, settings: dict[str, Any]
+) -> None:
+    p = predicted(family, regression(1), width=32, replicates=2, depth=2, **settings)
+    assert bool(p.probe_outputs.value.isfinite().all())
+    if settings["kernels"]:
+        assert bool(p.kernels.tangent.value.isfinite().all())
+
+
+def test_inputs_that_are_all_zero_are_named() -> None:
+    """Networks that are alike for other reasons have another message."""
+    zeros = nfd.Task([(torch.zeros(4, D), torch.ones(4, 1))] * 2, loss="mse")
+    with pytest.raises(ValueError, match="the inputs of all batches are zero"):
+        predicted(nfd.resnets(D, 1), zeros, width=32, replicates=2, probes=None)
+
+    def always_zero(width: int, depth: int) -> nn.Module:
+        return nn.Sequential(make_model(width, depth), nn.Threshold(1e9, 0.0))
+
+    family = nfd.Family(always_zero, base=(16, 1), rule="mup", optimizer="sgd")
+    with pytest.raises(ValueError, match="seed of its own"):
+        predicted(
+            family, regression(1), width=32, replicates=2, depth=1, weights="dense", probes=None
+        )
+
+
+def test_the_representation_of_kernels_is_short() -> None:
+    p = predicted(nfd.resnets(D, 1), regression(2), kernels=True, width=32, replicates=2)
+    text = repr(p.kernels)
+    assert len(text) < 800
+    assert "features=Estimates([5, 3, 4, 3, 4], values from" in text
+    assert "times=tensor" in text
+
+
+def test_real_targets_without_a_loss_are_told_of_the_task() -> None:
+    x, y = regression(1).batches[0]
+    with pytest.raises(ValueError, match=r"nfd.Task\(batches, loss='mse'\)"):
+        nfd.predict(nfd.resnets(D, 1), [(x, y)], 0.3, depth=2, width=32, replicates=2)
 
 
 @pytest.mark.parametrize(("family", "settings", "message"), BAD)

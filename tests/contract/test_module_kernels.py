@@ -208,6 +208,69 @@ BAD: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+class Shared(nn.Module):
+    """Tokens at up to 64 positions, and one activation that is called twice."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(11, width)
+        self.positions = nn.Embedding(64, width)
+        self.up = nn.Linear(width, width)
+        self.down = nn.Linear(width, width)
+        self.act = nn.ReLU()
+        self.second = nn.Identity()
+        self.head = nn.Linear(width, 11)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        h = self.tokens(ids) + self.positions(torch.arange(ids.shape[1]))
+        h = self.act(self.up(h))
+        h = self.second(self.act(self.down(h)))
+        logits: Tensor = self.head(h)
+        return logits
+
+
+def of_shared(modules: list[str] | None, probes: Tensor = IDS) -> Any:
+    family = nfd.Family(Shared, base=(16, 1), rule="mup", optimizer="sgd")
+    settings: dict[str, Any] = {"depth": 1, "width": 32, "replicates": 2, "probes": probes}
+    settings["kernels"] = nfd.Kernels(modules=modules, steps=[0]) if modules else False
+    return nfd.predict(family, SHIFTED[:1], 0.1, **settings)
+
+
+def test_a_module_that_is_called_several_times_is_named() -> None:
+    with pytest.raises(ValueError, match=r"'act' is called 2 times in a forward pass"):
+        of_shared(["act"])
+    features = of_shared(["second"]).module_kernels.features
+    assert features["second"].value.shape == (1, 2, 4, 1, 2, 4)
+
+
+def detached(outputs: Tensor) -> Tensor:
+    return outputs[:, 0, 0].detach()
+
+
+def test_an_output_without_a_gradient_is_named() -> None:
+    with pytest.raises(ValueError, match=r"nfd.Kernels\(output=\) gave carries none"):
+        predicted(kernels=nfd.Kernels(modules=["norm"], output=detached))
+
+
+@pytest.mark.parametrize(
+    "probes", [IDS + 11, IDS.float(), IDS.repeat(1, 50)], ids=["range", "float", "long"]
+)
+@pytest.mark.parametrize("modules", [["second"], None])
+def test_tokens_that_the_model_does_not_take_are_named(
+    probes: Tensor, modules: list[str] | None
+) -> None:
+    with pytest.raises(ValueError, match=r"probes must be inputs that the model takes.*got \[2, "):
+        of_shared(modules, probes)
+
+
+def test_the_representation_of_module_kernels_is_a_line() -> None:
+    text = repr(predicted().module_kernels)
+    assert text == (
+        "ModuleKernels(features and gradients at 'layers.1' [2, 2, 4, 2, 2, 4] and 'norm' "
+        "[2, 2, 4, 2, 2, 4]; steps (0, 2))"
+    )
+
+
 @pytest.mark.parametrize(("settings", "message"), BAD)
 def test_what_has_no_kernels_is_named(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):

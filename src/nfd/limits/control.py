@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from nfd.core.errors import InputError
 from nfd.families.family import Family, NetworkFamily
 from nfd.families.member import Member
 from nfd.families.network import ResNet
@@ -93,6 +94,38 @@ def _left_out_shares(outputs: Tensor) -> Tensor:
 # ---- Kernels before training
 
 
+def check_size(family: Family, task: Task, probes: Tensor, depth: int) -> None:
+    """Raise InputError where probes [N, d] are too large for their kernels to be computed."""
+    net = small_member(family, depth).net
+    assert isinstance(net, ResNet)
+    size = float(torch.linalg.vector_norm(probes.double(), dim=1).max()) / math.sqrt(
+        net.in_features
+    )
+    # Kernels are squares of streams, and streams may grow.
+    most = torch.finfo(net.U.dtype).max ** 0.4
+    if not size < most:
+        raise InputError(
+            f"probes must have norms below {most:.1g} sqrt(d) for kernels, as these are squares in "
+            f"{net.U.dtype}; got {size:.2g} sqrt(d). Scale them down."
+        )
+    if net.activation.name != "tanh" or not _is_known(family, task):
+        return
+    # It imports SciPy, which is slow to load.
+    from nfd.limits.kernels import hermite_coefficients
+
+    # A block adds its square at most, as tanh is at most 1.
+    variance = size**2 + net.branch**2 * net.depth
+    try:
+        hermite_coefficients(net.activation, variance)
+    except InputError as error:
+        raise InputError(f"probes are too large for kernels before training. {error}") from None
+
+
+def _is_known(family: Family, task: Task) -> bool:
+    """Whether the kernels before training are known."""
+    return isinstance(family, NetworkFamily) and task.init_scale == 1
+
+
 def small_member(family: Family, depth: int) -> Member:
     """Build a narrow network of a family, to read its settings."""
     return family.member(max(family.base[0], _SMALL), depth)
@@ -113,7 +146,7 @@ def exact_kernels(
 
     ``trained_depth`` is a depth of networks, where ``depth`` is infinite.
     """
-    if not isinstance(family, NetworkFamily) or task.init_scale != 1:
+    if not _is_known(family, task):
         return None
     member = small_member(family, trained_depth)
     net = member.net

@@ -21,7 +21,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from nfd.core.checks import check_detached, check_finite, check_numbers, check_real
@@ -29,6 +31,7 @@ from nfd.core.errors import InputError
 from nfd.core.modes import undisturbed
 from nfd.limits.kernels import WideNetwork, checked_inputs
 
+Times = float | Sequence[float] | NDArray[Any] | Tensor
 # An eigenvalue of a matrix, relative to its largest, that rounding and the errors of kernels cannot
 # tell from zero.
 _SINGULAR = 1e-11
@@ -47,7 +50,7 @@ class KernelEnsemble:
 
     mean: Any
     covariance: Any
-    time: float | Sequence[float]
+    time: Times
 
 
 def kernel_ensemble(
@@ -55,7 +58,7 @@ def kernel_ensemble(
     y: Any,
     X_test: Any,
     *,
-    time: float | Sequence[float] = math.inf,
+    time: Times = math.inf,
     kind: str = "ntk",
     activation: str | Callable[[Tensor], Tensor] = "relu",
     horizon: float = 1.0,
@@ -97,6 +100,10 @@ def kernel_ensemble(
     with undisturbed():
         test = checked_inputs("X_test", X_test)
         inputs = checked_inputs("X", X, test.device)
+        if test.shape[1] != inputs.shape[1]:
+            raise InputError(
+                f"X_test must have {inputs.shape[1]} features, as X has; got {test.shape[1]}."
+            )
         targets = _checked_targets(y, inputs)
         network = WideNetwork(
             activation,
@@ -108,8 +115,8 @@ def kernel_ensemble(
             output_variance,
         )
         training = _Training.of(network, kind, inputs, test, targets)
-        several = list(time) if isinstance(time, Sequence) else None
-        mean, spread = training.at(several or [time])
+        several = _several_times(time)
+        mean, spread = training.at([time] if several is None else several)
     if several is None:
         mean, spread = mean[0], spread[0]
     if isinstance(X_test, Tensor):
@@ -126,6 +133,17 @@ def _checked_targets(y: Any, inputs: Tensor) -> Tensor:
             f"shape {list(targets.shape)}."
         )
     return targets
+
+
+def _several_times(time: Any) -> list[Any] | None:
+    """Return several times as a list; None for one."""
+    if isinstance(time, np.ndarray | Tensor):
+        time = time.tolist()
+    if not isinstance(time, Sequence) or isinstance(time, str):
+        return None
+    if not time:
+        raise InputError("time must be a number of at least 0, or several; got none.")
+    return list(time)
 
 
 def _checked_time(time: Any) -> float:
@@ -148,7 +166,8 @@ class _Training:
         self.covariance = covariance
         self.of_test = tangent[self.count :]
         inside = tangent[: self.count]
-        self.values, self.vectors = torch.linalg.eigh(0.5 * (inside + inside.T))
+        self.inside = 0.5 * (inside + inside.T)
+        self.values, self.vectors = torch.linalg.eigh(self.inside)
 
     @classmethod
     def of(
@@ -187,9 +206,8 @@ class _Training:
         if math.isinf(time):
             if not float(values.min()) > _SINGULAR * largest:
                 raise InputError(
-                    "The kernel of X is singular, so that training does not end: some inputs are "
-                    "repeated, or relu without a bias sees 1-D inputs. Drop repeated inputs, give "
-                    "bias_variance=0.1, or take a finite time."
+                    "The kernel of X is singular, so that training does not end: "
+                    f"{_why_singular(self.inside)}, or take a finite time."
                 )
             inverse: Tensor = values.reciprocal()
             return inverse
@@ -197,3 +215,29 @@ class _Training:
         learned = -torch.expm1(-values * time / self.count) / values.clamp_min(1e-300)
         result: Tensor = torch.where(is_small, time / self.count, learned)
         return result
+
+
+def _why_singular(kernel: Tensor) -> str:
+    """Say which inputs make a kernel [N, N] singular, and what would help."""
+    sizes = kernel.diagonal().clamp_min(0.0).sqrt()
+    zeros = (sizes == 0).nonzero().flatten()
+    if len(zeros):
+        return (
+            f"networks answer zero to input {int(zeros[0])} of X, whatever their weights. Drop it, "
+            "give bias_variance=0.1"
+        )
+    correlation = (kernel / (sizes[:, None] * sizes)).triu(1)
+    pairs = (correlation.abs() >= 1 - _SINGULAR).nonzero().tolist()
+    if not pairs:
+        return (
+            "its inputs have too few directions for the kernel (as relu without a bias in one "
+            "dimension, or identity), or are too close together. Drop some, give bias_variance=0.1"
+        )
+    first, second = pairs[0]
+    factor = float(sizes[second] / sizes[first] * correlation[first, second].sign())
+    if math.isclose(factor, 1.0, rel_tol=1e-9):
+        return f"inputs {first} and {second} of X are the same. Drop one of them"
+    return (
+        f"every network answers {factor:.3g} times as much to input {second} of X as to input "
+        f"{first}. Drop one of them, give bias_variance=0.1"
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -49,12 +49,19 @@ class Estimates:
     """
 
     value: Tensor
-    stderr: Tensor = field(repr=False)
-    low: Tensor = field(repr=False)
-    high: Tensor = field(repr=False)
-    bias: Tensor = field(repr=False)
-    depth_error: Tensor = field(repr=False)
-    replicates: Tensor = field(repr=False)
+    stderr: Tensor
+    low: Tensor
+    high: Tensor
+    bias: Tensor
+    depth_error: Tensor
+    replicates: Tensor
+
+    def __repr__(self) -> str:
+        shape = list(self.value.shape)
+        finite = self.value[self.value.isfinite()]
+        if not len(finite):
+            return f"Estimates({shape}, none finite)"
+        return f"Estimates({shape}, values from {finite.min():.3g} to {finite.max():.3g})"
 
 
 def at_infinite_width(

@@ -22,7 +22,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from nfd.core.errors import InputError
 from nfd.core.modes import undisturbed
@@ -80,18 +79,44 @@ class _Gram(torch.autograd.Function):
         return gram.clone()
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         X, X2 = ctx.saved_tensors
         with undisturbed(), torch.no_grad():
-            if X2 is None:
-                return ctx.slopes.gradient(X, X, G + G.T), None, None, None
             first = second = None
-            if ctx.needs_input_grad[0]:
+            if X2 is None:
+                first = ctx.slopes.gradient(X, X, G + G.T)
+            elif ctx.needs_input_grad[0]:
                 first = ctx.slopes.gradient(X, X2, G)
-            if ctx.needs_input_grad[1]:
+            if X2 is not None and ctx.needs_input_grad[1]:
                 second = ctx.slopes.gradient(X2, X, G.T)
-        return first, second, None, None
+        return _last(first, X, X2, G), _last(second, X, X2, G), None, None
+
+
+def _last(gradient: Tensor | None, *sources: Tensor | None) -> Tensor | None:
+    """Return a gradient that refuses to be differentiated again."""
+    if gradient is None:
+        return None
+    result: Tensor = _Last.apply(gradient, *sources)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _Last(torch.autograd.Function):
+    """A gradient that depends on its sources by a derivative that is not computed.
+
+    PyTorch's own ``once_differentiable`` takes it for a constant where the sum of a kernel is
+    differentiated.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, gradient: Tensor, *sources: Tensor | None) -> Tensor:
+        return gradient.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        raise InputError(
+            "nfd.kernel has first derivatives only, and a second one is asked for. Leave out "
+            "create_graph=True, or take differences of the first."
+        )
 
 
 @dataclass(frozen=True)

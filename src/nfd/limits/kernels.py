@@ -1352,7 +1352,7 @@ class SeriesMoments:
 def series_moments(name: str, tangent: bool, low: float, high: float) -> SeriesMoments:
     """Tabulate the moments of tanh for variances from ``low`` to ``high``."""
     low = max(low, _LINEAR)
-    coefficients = _hermite_coefficients(network_activation(name), high)
+    coefficients = hermite_coefficients(network_activation(name), high)
     for count in _VARIANCES:
         spread = 0.5 * math.log(high / low)
         nodes = 0.5 * math.log(low * high) + spread * _extrema(count)
@@ -1370,7 +1370,7 @@ def series_moments(name: str, tangent: bool, low: float, high: float) -> SeriesM
     return SeriesMoments(nodes, _shortened(ratios), _shortened(slopes), tangent)
 
 
-def _hermite_coefficients(act: Activation, most: float) -> Callable[[Tensor], Tensor]:
+def hermite_coefficients(act: Activation, most: float) -> Callable[[Tensor], Tensor]:
     """Return the function that gives Hermite coefficients of ``phi(sqrt(a) z)``.
 
     It takes variances ``a`` [A] of at most ``most``, and returns [A, degree + 1]: so many that the

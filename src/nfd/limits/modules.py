@@ -21,6 +21,7 @@ from torch import Tensor
 
 from nfd.core.errors import InputError
 from nfd.core.fingerprint import fingerprint
+from nfd.core.words import listed
 from nfd.families.family import Family
 from nfd.families.member import Member
 from nfd.limits.in_width import Estimates
@@ -29,6 +30,9 @@ from nfd.runs.task import Task, content_hash
 from nfd.runs.trial import Curves, Observation, Step, judging
 from nfd.scaling.model import modules as modules_of
 from nfd.scaling.samples import as_written, batch_size, evaluating, on_device, outputs_of
+
+# So many modules are shown in full.
+_SHOWN = 4
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,12 @@ class ModuleKernels:
     features: Mapping[str, Estimates]
     gradients: Mapping[str, Estimates]
     steps: tuple[int, ...]
+
+    def __repr__(self) -> str:
+        shapes = [f"{name!r} {list(of.value.shape)}" for name, of in self.features.items()]
+        if len(shapes) > _SHOWN:
+            shapes[_SHOWN:] = [f"{len(shapes) - _SHOWN} more"]
+        return f"ModuleKernels(features and gradients at {listed(shapes)}; steps {self.steps})"
 
 
 @dataclass(frozen=True)
@@ -189,23 +199,11 @@ def look_at(member: Member, probes: Any, kernels: Kernels) -> list[tuple[Tensor,
         evaluating(member.module),
         # Compiled modules may pass hooks by.
         as_written(),
-        _hooked(member, kernels.modules) as returned,
+        _hooked(member, kernels.modules) as calls,
     ):
         outputs = outputs_of(member(probes))
-    for name in kernels.modules:
-        if name not in returned:
-            raise InputError(f"modules: {name!r} is not called for the probes. Leave it out.")
-    with torch.enable_grad():
-        numbers = _first_output(outputs) if kernels.output is None else kernels.output(outputs)
-    count = batch_size(probes, "probes")
-    if not isinstance(numbers, Tensor) or numbers.shape != (count,):
-        arrived = list(numbers.shape) if isinstance(numbers, Tensor) else type(numbers).__name__
-        raise InputError(
-            f"output must give one number for each of the {count} probes, [{count}]; got "
-            f"{arrived}, of outputs {list(outputs.shape)}. Pass "
-            "nfd.Kernels(output=lambda outputs: ...)."
-        )
-    vectors = [returned[name] for name in kernels.modules]
+    vectors = [_only_call(name, calls[name]) for name in kernels.modules]
+    numbers = _number_of_each(outputs, batch_size(probes, "probes"), kernels)
     gradients = torch.autograd.grad(numbers.sum(), vectors, allow_unused=True)
     looks = list[tuple[Tensor, Tensor]]()
     for name, vector, gradient in zip(kernels.modules, vectors, gradients, strict=True):
@@ -213,6 +211,39 @@ def look_at(member: Member, probes: Any, kernels: Kernels) -> list[tuple[Tensor,
             raise InputError(f"modules: the output does not depend on {name!r}. Leave it out.")
         looks.append((vector.detach(), gradient))
     return looks
+
+
+def _only_call(name: str, returned: Sequence[Tensor]) -> Tensor:
+    """Return what a module returned in its one call; raise InputError unless it was one."""
+    if not returned:
+        raise InputError(f"modules: {name!r} is not called for the probes. Leave it out.")
+    if len(returned) > 1:
+        raise InputError(
+            f"modules: {name!r} is called {len(returned)} times in a forward pass, so that its "
+            "kernel could be of any of them. Name modules that are called once, or put a "
+            "torch.nn.Identity() behind the call that you want, and name it."
+        )
+    return returned[0]
+
+
+def _number_of_each(outputs: Tensor, count: int, kernels: Kernels) -> Tensor:
+    """Return the numbers [N] of N probes whose gradients are wanted."""
+    with torch.enable_grad():
+        numbers = _first_output(outputs) if kernels.output is None else kernels.output(outputs)
+    if not isinstance(numbers, Tensor) or numbers.shape != (count,):
+        arrived = list(numbers.shape) if isinstance(numbers, Tensor) else type(numbers).__name__
+        raise InputError(
+            f"output must give one number for each of the {count} probes, [{count}]; got "
+            f"{arrived}, of outputs {list(outputs.shape)}. Pass "
+            "nfd.Kernels(output=lambda outputs: ...)."
+        )
+    if not numbers.requires_grad:
+        what = "the model's outputs" if kernels.output is None else "what nfd.Kernels(output=) gave"
+        raise InputError(
+            f"kernels at modules need gradients, and {what} carries none. Take real outputs, and "
+            "leave out .detach(), .data, argmax and torch.no_grad()."
+        )
+    return numbers
 
 
 def _first_output(outputs: Tensor) -> Tensor:
@@ -223,10 +254,10 @@ def _first_output(outputs: Tensor) -> Tensor:
 
 
 @contextmanager
-def _hooked(member: Member, names: Sequence[str]) -> Iterator[dict[str, Tensor]]:
-    """A context that keeps what modules return in their last call, by name."""
+def _hooked(member: Member, names: Sequence[str]) -> Iterator[dict[str, list[Tensor]]]:
+    """A context that keeps what modules return in each call, by name."""
     parts = modules_of(member.module)
-    returned = dict[str, Tensor]()
+    returned: dict[str, list[Tensor]] = {name: [] for name in names}
     with ExitStack() as hooks:
         for name in names:
             if name not in parts:
@@ -238,7 +269,7 @@ def _hooked(member: Member, names: Sequence[str]) -> Iterator[dict[str, Tensor]]
                     raise InputError(f"modules: {name!r} returns {z.dtype}, not real numbers.")
                 if not z.requires_grad:
                     z.requires_grad_()
-                returned[name] = z
+                returned[name].append(z)
                 # What comes after may change it in place.
                 return z.clone() if result is z else result
 

@@ -241,6 +241,10 @@ def _checked_samples(
     x = check_finite("inputs", check_numbers("inputs", inputs).double()).to(place)
     y = check_finite("targets", check_numbers("targets", targets).double()).to(place)
     is_of_classes = loss == "cross-entropy"
+    if x.dim() == 2 and not len(x):
+        raise InputError(
+            f"inputs must have at least one sample, [K, d] with K above 0; got {list(x.shape)}."
+        )
     has_targets = y.shape[:1] == x.shape[:1] and y.dim() in ((1,) if is_of_classes else (1, 2))
     if x.dim() != 2 or 0 in x.shape or 0 in y.shape or not has_targets:
         wanted = "[K]" if is_of_classes else "[K] or [K, C]"

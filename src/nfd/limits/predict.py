@@ -26,7 +26,7 @@ from nfd.core.checks import (
     check_real,
     check_seed,
 )
-from nfd.core.errors import InputError
+from nfd.core.errors import InputError, blaming
 from nfd.core.estimates import (
     Interval,
     Magnitude,
@@ -45,6 +45,7 @@ from nfd.families.member import Member
 from nfd.families.network import ResNet
 from nfd.limits.control import (
     Samples,
+    check_size,
     exact_kernels,
     small_member,
     starts_at_zero,
@@ -80,7 +81,7 @@ from nfd.runs.trial import Curves, Observation, Observer, Step, Trial
 from nfd.scaling.base import MakeModel
 from nfd.scaling.optimizers import names_where
 from nfd.scaling.rules import MAX_RATE, check_limit
-from nfd.scaling.samples import shape_of, tensors_in
+from nfd.scaling.samples import as_written, evaluating, on_device, shape_of, tensors_in
 from nfd.store import Record
 
 if TYPE_CHECKING:
@@ -257,6 +258,7 @@ def _of_probes(
             raise InputError("kernels are of probes=..., inputs as those of a batch; got none.")
         return []
     inputs = inputs_of("probes", probes)
+    _check_takes(family, depth, inputs)
     if wanted is None:
         return [InputOutputs(PROBE_OUTPUTS, [inputs])]
     if wanted.modules is not None:
@@ -265,13 +267,38 @@ def _of_probes(
         return [InputOutputs(PROBE_OUTPUTS, [inputs]), of_modules]
     member = small_member(family, depth)
     net = check_has_kernels(member, weights)
-    if not isinstance(inputs, Tensor) or inputs.shape[1:] != (net.in_features,):
+    if not isinstance(inputs, Tensor):
         raise InputError(
             f"probes must be [N, {net.in_features}], as the inputs of the network; got "
             f"{shape_of(inputs)}."
         )
     check_rows(wanted, inputs, net.out_features)
+    check_size(family, task, inputs, depth)
     return [StreamKernels(inputs, wanted, tangent_rates(member) is not None)]
+
+
+def _check_takes(family: Family, depth: int, probes: Any) -> None:
+    """Raise InputError where a network of the family has no answer to the probes."""
+    member = family.member(family.base[0], depth)
+    place = next(member.module.parameters()).device
+    what = (
+        f"probes must be inputs that the model takes, as those of a batch; got {shape_of(probes)}. "
+        "It raised"
+    )
+    try:
+        with (
+            torch.no_grad(),
+            torch.random.fork_rng(devices=[]),
+            evaluating(member.module),
+            as_written(),
+            blaming(what),
+        ):
+            member(on_device(probes, place))
+    except InputError as error:
+        if str(error).startswith(what):
+            raise
+        # Our own layers name their own argument.
+        raise InputError(f"{what}: {error}") from error
 
 
 def _check_has_modules(weights: NetworkWeights, depths: Sequence[int]) -> None:
@@ -1207,6 +1234,8 @@ class Ensembles:
         outcomes = {
             seed: tuple(curve["loss"].tolist()) for seed, curve in zip(seeds, curves, strict=True)
         }
+        if len(set(outcomes.values())) == 1:
+            _check_sees_inputs(self.task)
         check_seeds_differ((width, depth), "losses", outcomes, only_if_all=True)
         return self._ensemble(width, depth, records, curves)
 
@@ -1285,6 +1314,16 @@ class Ensembles:
                 f"{needed / 2**30:.3g} GiB, and {room / 2**30:.3g} GiB may be used. Take a "
                 "smaller width, depth or batch, or fewer steps."
             )
+
+
+def _check_sees_inputs(task: Task) -> None:
+    """Raise InputError where all inputs are zero, to which all networks may answer the same."""
+    parts = [part for inputs, _ in task.batches for part in tensors_in(inputs)]
+    if all(part.is_floating_point() and not part.any() for part in parts):
+        raise InputError(
+            "the inputs of all batches are zero, and every network answers them alike, so that "
+            "nothing can be predicted. Check how the batches are made, or give the model biases."
+        )
 
 
 def _outputs(

@@ -98,8 +98,10 @@ def _state(prediction: Prediction, end: Mapping[str, Any]) -> tuple[Tone, str]:
 
 def _is_unknown(prediction: Prediction, end: Mapping[str, Any]) -> bool:
     """Whether the interval holds 0, and is wider than the loss was before training."""
-    width = end["high"] - end["low"]
-    return end["low"] <= 0 <= end["high"] and width > abs(prediction.table[0]["value"])
+    low = float(end["low"])
+    high = float(end["high"])
+    first = float(prediction.table[0]["value"])
+    return low <= 0 <= high and high - low > abs(first)
 
 
 def _depth(prediction: Prediction) -> str:

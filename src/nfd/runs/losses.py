@@ -144,8 +144,8 @@ def _only_output(out: Any) -> Tensor:
         shapes = " and ".join(str(list(part.shape)) for part in candidates)
         raise InputTypeError(
             f"the model returns {shapes}, and either could be its outputs. "
-            "Pass loss=, a function of what it returns and the targets, such as "
-            "lambda output, y: torch.nn.functional.cross_entropy(output[1], y)."
+            "Say which by nfd.Task(batches, loss=...), a function of what it returns and the "
+            "targets, such as lambda output, y: torch.nn.functional.cross_entropy(output[1], y)."
         )
     return first
 
@@ -155,8 +155,8 @@ def _real(out: Tensor, y: Tensor) -> Tensor:
     if out.shape not in (y.shape, (*y.shape, 1)):
         raise InputError(
             f"loss='mse' needs outputs [...] or [..., 1] for targets [...]; got {list(out.shape)} "
-            f"for {list(y.shape)}. Give every output its target, or pass loss=, a function of what "
-            "the model returns and the targets."
+            f"for {list(y.shape)}. Give every output its target, or train on nfd.Task(batches, "
+            "loss=...), a function of what the model returns and the targets."
         )
     return out
 
@@ -173,5 +173,6 @@ def classes_last(output: Any, y: Tensor) -> Tensor:
         return out.movedim(1, -1)
     raise InputError(
         f"loss='cross-entropy' needs logits [..., C] for targets [...]; got {list(out.shape)} for "
-        f"{list(y.shape)}. Pass loss=, a function of what the model returns and the targets."
+        f"{list(y.shape)}. For real targets train on nfd.Task(batches, loss='mse'); nfd.Task also "
+        "takes loss=, a function of what the model returns and the targets."
     )

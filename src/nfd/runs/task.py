@@ -500,7 +500,7 @@ def inputs_of(argument: str, inputs: Any) -> Any:
     if not tensors_in(inputs):
         raise InputTypeError(
             f"{argument} must be inputs as those of a batch, a tensor or several; got "
-            f"{shape_of(inputs)}."
+            f"{shape_of(inputs)}. Pass lists of numbers as torch.tensor({argument})."
         )
     check_sample(argument, inputs)
     batch_size(inputs, argument)
