@@ -136,6 +136,15 @@ def test_a_wide_forecast_is_refused_with_a_remedy_and_a_narrow_one_is_not() -> N
     assert "<svg" in narrow._repr_html_()
 
 
+@pytest.mark.parametrize(("total", "is_said"), [(400, True), (TOTAL, False)])
+def test_an_answer_says_that_short_runs_are_not_covered(total: int, is_said: bool) -> None:
+    schedule = nfd.RateSchedule(warmup=total // 40, fall="cosine")
+    losses = {step: 2.5 + 4 * step**-0.5 for step in range(total // 20, total // 2, total // 40)}
+    answer = nfd.forecast_run(losses, schedule, total).answer
+    assert ("hold too few final losses" in str(answer).replace("\n  ", " ")) == is_said
+    assert len(str(answer).splitlines()) <= 15
+
+
 def test_a_rate_that_is_known_narrows_and_moves_the_drop() -> None:
     losses = until(curve(COOLED))
     unknown, low, high = (
