@@ -611,3 +611,18 @@ def test_networks_that_are_the_same_from_every_seed_are_refused() -> None:
             nfd.Family(Constant, base=(16, 2), optimizer="sgd"),
             [(torch.ones(4, 5), torch.arange(4) % 3)],
         )
+
+
+def test_a_model_without_a_wide_matrix_is_predicted_with_stored_weights() -> None:
+    def shallow(width: int, depth: int) -> torch.nn.Module:
+        return torch.nn.Sequential(
+            torch.nn.Linear(8, width), torch.nn.ReLU(), torch.nn.Linear(width, 2)
+        )
+
+    x = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
+    family = nfd.Family(shallow, (16, 1), rule="mup", optimizer="sgd", sample=x)
+    settings: Any = {"lr": 0.1, "depth": 1, "width": 32, "replicates": 2}
+    batches = [(x, torch.tensor([0, 1] * 3))] * 2
+    assert nfd.predict(family, batches, **settings).weights == "dense"
+    with pytest.raises(ValueError, match="names no matrix"):
+        nfd.predict(family, batches, weights="structured", **settings)

@@ -83,6 +83,7 @@ from nfd.scaling.optimizers import names_where
 from nfd.scaling.rules import MAX_RATE, check_limit
 from nfd.scaling.samples import as_written, evaluating, on_device, shape_of, tensors_in
 from nfd.store import Record
+from nfd.wide.defer import deferral
 
 if TYPE_CHECKING:
     from nfd.report.page import Section
@@ -341,11 +342,10 @@ def _weights_of(family: Family, weights: NetworkWeights | None, depth: float) ->
     Refuse also a family without a limit at this depth.
     """
     acts_on_matrices = family.law.equivariant
-    if weights is None:
-        # The paper's networks have one optimizer where their weights are not stored.
-        needs_stored = isinstance(family, NetworkFamily) and family.law.rest is not None
-        weights = "structured" if acts_on_matrices and not needs_stored else "dense"
     check_limit(family.rule, depth)
+    if weights is None:
+        is_structured = acts_on_matrices and not _needs_stored_weights(family)
+        weights = "structured" if is_structured else "dense"
     check_choice("weights", weights, get_args(NetworkWeights))
     if weights != "dense" and not acts_on_matrices:
         raise InputError(
@@ -354,6 +354,18 @@ def _weights_of(family: Family, weights: NetworkWeights | None, depth: float) ->
             f"{names_where(lambda law: law.equivariant)}, or weights='dense'."
         )
     return weights
+
+
+def _needs_stored_weights(family: Family) -> bool:
+    """Whether no layer of a family can do without its weights."""
+    if isinstance(family, NetworkFamily):
+        # The paper's networks have one optimizer where their weights are not stored.
+        return family.law.rest is not None
+    member = family.member(*family.base)
+    matrices = deferral(member.module, member.plan)
+    # What stands in the way of others, nfd.defer says by name.
+    is_hindered = any(row.reason and row.reason.is_obstacle for row in matrices.replacements)
+    return not matrices.replaced and not is_hindered
 
 
 def _widths_of(family: Family, width: int | None) -> tuple[int, int]:
