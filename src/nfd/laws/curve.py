@@ -591,7 +591,7 @@ def forecast_of(run: RunCurve, prior: CurvePrior, rate: float | None) -> RunFore
 
 
 def _contradicting(posterior: CurvePosterior, rate: float | None, prior: CurvePrior) -> str:
-    """The schedule that explains the losses so far far better than the given one, in words."""
+    """Name the schedule that the losses follow instead of the given one; empty if there is none."""
     run = posterior.run
     most = posterior.evidence + _CONTRADICTED
     name_of_best = ""

@@ -259,13 +259,14 @@ def chance_of_one_law(runs: Sequence[LoggedRun], labels: Sequence[str]) -> float
     common = np.hstack([np.ones((len(y), 1)), logs])
     kinds = sorted({*labels})
     is_kind = np.array([[label == kind for kind in kinds] for label in labels], dtype=float)
-    own = np.hstack([is_kind, is_kind * logs[:, :1], logs[:, 1:]])
-    freedom = len(y) - int(np.linalg.matrix_rank(own))
-    more = int(np.linalg.matrix_rank(own)) - common.shape[1]
+    by_kind = np.hstack([is_kind, is_kind * logs[:, :1], logs[:, 1:]])
+    rank = int(np.linalg.matrix_rank(by_kind))
+    freedom = len(y) - rank
+    more = rank - common.shape[1]
     if freedom < 1 or more < 1:
         return 1.0
     together = _unexplained(common, y)
-    apart = _unexplained(own, y)
+    apart = _unexplained(by_kind, y)
     return f_tail((together - apart) / more / max(apart / freedom, 1e-12), more, freedom)
 
 
