@@ -4,8 +4,8 @@ python -m benchmarks.growth                          # all, kept in benchmarks/g
 python -m benchmarks.growth --only "rows of a log"   # some, only printed
 python -m makers.growth_page                         # the table of docs/benchmarks.md
 
-Each point is a fresh process, which reports the processor time of the job and by how much the job
-raised the peak of memory. A power is the slope of a line through logarithms, with Student's 95 %
+Each point is a fresh process, a fork of one that has imported everything and done nothing else. It
+reports the processor time of the job and by how much the job raised the peak of memory. A power is the slope of a line through logarithms, with Student's 95 %
 interval. It is compared with the power that the algorithm has: a power that is surely larger, by
 more than ``SLACK``, is called a fault, and the command exits with 1.
 """
@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from torch import Tensor, nn
 
 import nfd
 from benchmarks.jobs import unstored_run
-from benchmarks.measure import Row, apart, machine
+from benchmarks.measure import Row, machine
 from makers.tables import terminal
 from nfd.core.files import write_json
 from nfd.core.machine import peak_memory
@@ -168,8 +169,6 @@ def _watch_of_steps(value: int) -> Callable[[], object]:
 def _check_of_tensors(value: int) -> Callable[[], object]:
     task = nfd.Task([(_SAMPLE, _SAMPLE)] * 2, loss="mse")
     about: dict[str, Any] = {"rule": "mup", "optimizer": "adamw", "seeds": 2, "remedy": False}
-    # What is imported at the first check is not counted.
-    nfd.check(_mixture, task, [8, 16], [1], lr=1e-4, **about)
     return partial(nfd.check, _mixture, task, [8, 16], [value // 33], lr=1e-4, **about)
 
 
@@ -182,13 +181,17 @@ def _trials(count: int) -> list[nfd.Trial]:
     return [nfd.Trial(family, task, 8, 2, seed, 0.1) for seed in range(count)]
 
 
-def _fill(folder: str, trials: Sequence[nfd.Trial]) -> None:
-    """Store every trial as trained."""
+def _fill(folder: str, trials: Sequence[nfd.Trial], *, at_once: bool = True) -> None:
+    """Store every trial as trained, in one transaction or, as a sweep does, in one for each."""
     metrics = {"first_loss": 1.0, "highest_loss": 1.0, "train_loss": 1.0}
     curves = {"loss": np.ones(100)}
     store = Store(folder)
+    if at_once:
+        store._database.execute("BEGIN")
     for trial in trials:
         store.add(Record(trial.key, "done", trial.settings, metrics, curves))
+    if at_once:
+        store._database.execute("COMMIT")
     store.close()
 
 
@@ -197,7 +200,7 @@ def _appended(value: int) -> Callable[[], object]:
     for trial in trials:
         _ = trial.key
     folder = tempfile.mkdtemp()
-    return partial(_fill, folder, trials)
+    return partial(_fill, folder, trials, at_once=False)
 
 
 def _opened(value: int) -> Callable[[], object]:
@@ -296,6 +299,7 @@ def _file(kind: str, value: int) -> Callable[[], object]:
 _WIDTHS = (2**14, 2**16, 2**18, 2**20)
 _STORE = (1250, 2500, 5000, 10_000)
 _ROWS = (3125, 12_500, 50_000, 100_000)
+_FILES = (3125, 6250, 12_500, 25_000)
 _TENSORS = (1320, 2640, 5280, 10_560)
 _EVERY_TENSOR = "every tensor is read a fixed number of times"
 
@@ -317,7 +321,7 @@ QUANTITIES = {
         "layers do the same one after the other",
     ),
     "deferred training over samples": Quantity(
-        "samples seen", _samples, (256, 512, 1024, 2048), 2, 1,
+        "samples seen", _samples, (128, 256, 512, 1024), 2, 1,
         "each step meets the directions of all steps before it",
     ),
     "predict": Quantity(
@@ -325,7 +329,7 @@ QUANTITIES = {
         "each step meets the directions of all steps before it, until they fill the width",
     ),
     "watch over steps": Quantity(
-        "steps", _watch_of_steps, (64, 128, 256, 512), 1, None,
+        "steps", _watch_of_steps, (32, 64, 128, 256), 1, None,
         "looks cost the same, however many there were",
     ),
     "store: append": Quantity(
@@ -347,8 +351,8 @@ QUANTITIES = {
     "rows of a log": Quantity(
         "rows of a log", _read, _ROWS, 1, 1, "each row is read a fixed number of times"
     ),
-    "CSV": Quantity("rows of a log", partial(_file, "csv"), _ROWS, 1, 1, "as rows"),
-    "JSON lines": Quantity("rows of a log", partial(_file, "jsonl"), _ROWS, 1, 1, "as rows"),
+    "CSV": Quantity("rows of a log", partial(_file, "csv"), _FILES, 1, 1, "as rows"),
+    "JSON lines": Quantity("rows of a log", partial(_file, "jsonl"), _FILES, 1, 1, "as rows"),
     "forecast_run": Quantity(
         "rows of a log", _losses, _ROWS, 1, 1, "losses are averaged in bins before anything else"
     ),
@@ -356,10 +360,10 @@ QUANTITIES = {
         "tensors of a model", _plan_of_tensors, _TENSORS, 1, 1, _EVERY_TENSOR
     ),
     "watch: attach and look": Quantity(
-        "tensors of a model", _watch_of_tensors, (330, 660, 1320, 2640), 1, 1, _EVERY_TENSOR
+        "tensors of a model", _watch_of_tensors, (165, 330, 660, 1320), 1, 1, _EVERY_TENSOR
     ),
     "check": Quantity(
-        "tensors of a model", _check_of_tensors, (99, 198, 396, 792), 1, 1, _EVERY_TENSOR
+        "tensors of a model", _check_of_tensors, (66, 132, 264, 528), 1, 1, _EVERY_TENSOR
     ),
 }  # fmt: skip
 
@@ -377,6 +381,12 @@ def measured(name: str, size: int) -> tuple[float, float]:
     return time.process_time() - start, (peak_memory() - before) / _MIB
 
 
+def warm_up() -> None:
+    """Import what the jobs import: PyTorch's optimizers bring its compiler."""
+    nfd.plan(_mixture(16, 2), (8, 2), make_model=_mixture, sample=_SAMPLE)
+    torch.optim.AdamW([nn.Parameter(torch.zeros(1))])
+
+
 def fitted(sizes: Sequence[int], values: Sequence[float]) -> tuple[float, float, float]:
     """The power of a size, and the ends of its 95 % interval."""
     line = stats.linregress(np.log(sizes), np.log(values))
@@ -389,7 +399,8 @@ def grown(name: str) -> Row:
     quantity = QUANTITIES[name]
     points = []
     for size in quantity.sizes:
-        seconds, mib = apart(f"benchmarks.growth:measured({name!r}, {size})", OMP_NUM_THREADS="1")
+        with get_context("fork").Pool(1) as pool:
+            seconds, mib = pool.apply(measured, (name, size))
         points.append((size, seconds, mib))
     power, low, high = fitted(quantity.sizes, [seconds for _, seconds, _ in points])
     row: Row = {
@@ -444,6 +455,8 @@ def main() -> int:
     )
     parser.add_argument("--only", nargs="+", choices=QUANTITIES, metavar="QUANTITY")
     only = parser.parse_args().only
+    torch.set_num_threads(1)
+    warm_up()
     rows = []
     for name in only or QUANTITIES:
         rows.append(grown(name))

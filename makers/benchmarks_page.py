@@ -1,14 +1,17 @@
 """Fill the tables of docs/benchmarks.md from a result: ``python -m makers.benchmarks_page RESULT``.
 
-Without RESULT they are filled from the baseline.
+Without RESULT they are filled from the baseline. The table of sizes is that of
+``benchmarks.growth``, which keeps its numbers by itself.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 from textwrap import fill
 
+from benchmarks import growth
 from benchmarks.check import BASELINE
 from benchmarks.ratio import Ratio
 from benchmarks.result import Result
@@ -54,7 +57,9 @@ def tables_of(result: Result) -> dict[str, str]:
         for part, rows in result.parts.items()
         if f"<!-- made: {part} -->" in text
     }
-    return {"machine": fill(machine, 120), "costs": fill(costs, 120)} | tables
+    sizes = [growth.in_words(row) for row in json.loads(growth.STORED.read_text())["rows"]]
+    texts = {"machine": fill(machine, 120), "costs": fill(costs, 120), "sizes": markdown(sizes)}
+    return texts | tables
 
 
 def _only_ratio(row: Row) -> Ratio:
