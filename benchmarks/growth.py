@@ -5,9 +5,10 @@ python -m benchmarks.growth --only "rows of a log"   # some, only printed
 python -m makers.growth_page                         # the table of docs/benchmarks.md
 
 Each point is a fresh process, a fork of one that has imported everything and done nothing else. It
-reports the processor time of the job and by how much the job raised the peak of memory. A power is the slope of a line through logarithms, with Student's 95 %
-interval. It is compared with the power that the algorithm has: a power that is surely larger, by
-more than ``SLACK``, is called a fault, and the command exits with 1.
+reports the processor time of the job and by how much the job raised the peak of memory. A power is
+the slope of a line through logarithms, with Student's 95 % interval. It is compared with the power
+that the algorithm has: a power that is surely larger, by more than ``SLACK``, is called a fault,
+and the command exits with 1.
 """
 
 from __future__ import annotations
