@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -77,9 +76,9 @@ def modules(model: nn.Module) -> dict[str, nn.Module]:
     ahead = [("", model)]
     while ahead:
         name, module = ahead.pop()
-        inserted = _inserted_by(type(module))
-        if inserted is not None and inserted in module._modules:
-            ahead.append((name, getattr(module, inserted)))
+        wrapper = next((kind for kind in _kinds(type(module)) if kind in _WRAPPED), None)
+        if wrapper is not None and _WRAPPED[wrapper] in module._modules:
+            ahead.append((name, getattr(module, _WRAPPED[wrapper])))
             continue
         named[name] = module
         children = list[tuple[str, nn.Module]]()
@@ -88,14 +87,6 @@ def modules(model: nn.Module) -> dict[str, nn.Module]:
                 children.append((_joined(name, key), child))
         ahead += reversed(children)
     return named
-
-
-# Asked of every module many times, and a model has few classes.
-@lru_cache(maxsize=256)
-def _inserted_by(kind: type) -> str | None:
-    """Name what modules of a class put before their parameters' names; None for no wrapper."""
-    wrapper = next((name for name in _kinds(kind) if name in _WRAPPED), None)
-    return None if wrapper is None else _WRAPPED[wrapper]
 
 
 def _joined(place: str, key: str) -> str:
@@ -272,10 +263,11 @@ def _axes(
 
 def is_conv1d(owner: nn.Module) -> bool:
     """Whether a module is Hugging Face's linear layer, whose weight is [in, out]."""
-    return "Conv1D" in _kinds(type(owner)) and hasattr(owner, "nf")
+    # Asked of every tensor many times; to look at the names of all bases first took a sixth of a
+    # self-test.
+    return hasattr(owner, "nf") and "Conv1D" in _kinds(type(owner))
 
 
-@lru_cache(maxsize=256)
 def _kinds(kind: type) -> tuple[str, ...]:
     """Name a class and its bases, to know classes that are imported only where they are in use."""
     return tuple(base.__name__ for base in kind.mro())

@@ -36,11 +36,9 @@ def told_by(model: nn.Module) -> PlansItself | None:
     Raises:
         ValueError: where such a network is only a part of the model.
     """
-    networks = {}
-    for name, module in modules(model).items():
-        # A class is asked first, as the protocol asks every module for every attribute.
-        if hasattr(type(module), "own_plan") and isinstance(module, PlansItself):
-            networks[name] = module
+    networks = {
+        name: module for name, module in modules(model).items() if isinstance(module, PlansItself)
+    }
     if networks and "" not in networks:
         raise InputError(
             "A network of the paper must be the whole model; got one inside, as "

@@ -43,7 +43,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Literal, NamedTuple, Protocol, cast, get_args
 
 from nfd.core.checks import check_choice
@@ -153,7 +152,7 @@ class Rule:
             width = 0.0
         elif role == "readout":
             width = -1.0
-        return self.kept(Power(fan_in=width, depth=-self._a if role == "outer" else 0.0))
+        return self._kept(Power(fan_in=width, depth=-self._a if role == "outer" else 0.0))
 
     def rate(self, role: Role, law: Updates) -> Power:
         """Return how the learning rate scales.
@@ -167,12 +166,12 @@ class Rule:
         elif role == "inner" and not self.boosts_inner:
             depth = self._a - 1
         of_entries = Power(fan_in=0.0 if role in INPUT_LIKE else -1.0, depth=depth)
-        return self.kept(of_entries * (self.epsilon(role) ** law.degree * law.unit) ** -1)
+        return self._kept(of_entries * (self.epsilon(role) ** law.degree * law.unit) ** -1)
 
     def epsilon(self, role: Role) -> Power:
         """Return how Adam's epsilon scales, which is as the entries of the gradient."""
         width = 0.0 if role == "readout" else -1.0
-        return self.kept(Power(fan_out=width, depth=-self._a if role == "inner" else 0.0))
+        return self._kept(Power(fan_out=width, depth=-self._a if role == "inner" else 0.0))
 
     def powers(
         self,
@@ -192,42 +191,24 @@ class Rule:
             vector: whether the fan-in of the tensor is 1 at every size.
             narrow: whether its fan-out keeps its size while its fan-in grows.
         """
-        updates = _UpdateSize(law.degree, law.unit)
-        return _powers(self, role, updates, multiplier, vector, narrow)
+        s = multiplier if self.scales_width else Power()
+        std = self.std(role) * s**-1
+        rate = self.rate(role, law) * s ** -(1 + law.degree)
+        if narrow:
+            std *= self._kept(Power(fan_in=-0.5))
+        if vector:
+            std = std.of_vector()
+            rate = rate.of_vector()
+        return Powers(std, rate, self.epsilon(role) * s)
 
     @property
     def _a(self) -> float:
         return self.exponent or 0.0
 
-    def kept(self, power: Power) -> Power:
-        """Return a power without the sizes that the rule does not scale by."""
+    def _kept(self, power: Power) -> Power:
         if not self.scales_width:
             return Power()
         return power if self.scales_depth else replace(power, depth=0.0)
-
-
-class _UpdateSize(NamedTuple):
-    """What ``Updates`` says, as one value."""
-
-    degree: float
-    unit: Power
-
-
-# The tensors of a model differ in few of these values.
-@lru_cache(maxsize=1024)
-def _powers(
-    rule: Rule, role: Role, updates: _UpdateSize, multiplier: Power, vector: bool, narrow: bool
-) -> Powers:
-    """Do what ``Rule.powers`` says."""
-    s = multiplier if rule.scales_width else Power()
-    std = rule.std(role) * s**-1
-    rate = rule.rate(role, updates) * s ** -(1 + updates.degree)
-    if narrow:
-        std *= rule.kept(Power(fan_in=-0.5))
-    if vector:
-        std = std.of_vector()
-        rate = rate.of_vector()
-    return Powers(std, rate, rule.epsilon(role) * s)
 
 
 RULES: dict[RuleName, Rule] = {
