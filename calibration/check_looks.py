@@ -245,8 +245,9 @@ def _shown(row: Row) -> Row:
 
 def _trainings(rows: Sequence[Row]) -> float:
     """The mean share of the trainings over all checks of rows, in percent."""
-    checks = sum(row["checks"] for row in rows)
-    return sum(float(row["checks"]) * float(row["trainings, %"]) for row in rows) / checks
+    checks = sum(int(row["checks"]) for row in rows)
+    total = sum(int(row["checks"]) * float(row["trainings, %"]) for row in rows)
+    return total / checks
 
 
 if __name__ == "__main__":

@@ -227,11 +227,11 @@ def texts(rows: list[dict[str, Any]]) -> dict[str, str]:
     others = [name for name in FORMS if name != "usual"]
     answer = paragraph(
         f"**Ours forecasts {ladders} published ladders best: off by {errors['ours']:.1f} % in the "
-        f"median**, the usual law by {errors['usual']:.1f} %, other coupled ones by "
-        f"{listed(f'{errors[name]:.1f}' for name in others)} %. The exponent alone is not what "
-        "makes the difference: without a prior, coupled forms are no better than the usual one. "
-        "Bootstraps hold about half of the targets, as they do not see that the form itself may be "
-        f"wrong; ours holds {inside['ours']:.0f} %."
+        f"median**, the usual law by {errors['usual']:.1f} % ({against(rows, 'usual')}), other "
+        f"coupled ones by {listed(f'{errors[name]:.1f}' for name in others)} %. Ours holds "
+        f"{inside['ours']:.0f} % of the targets, bootstraps about half: they do not see that the "
+        "form itself may be wrong. The exponent alone is not what makes the difference: without a "
+        "prior, coupled forms are no better than the usual one."
     )
     return {"answer": answer, "forms": table(rows)}
 

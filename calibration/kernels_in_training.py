@@ -576,8 +576,8 @@ def _limit_words(rows: Sequence[Row]) -> str:
     noise = _range([100 * row["noise"] for row in rows], ".1f")
     return paragraph(
         "The kernels of Definition 1, solved by `nfd.solve_nfd` (6 steps of one sample, depth 8), "
-        f"are those of the *decoupled* network but for {ranges['independent']} % RMS, where noise is "
-        f"{noise} %. Those of the *standard* network, which people train, differ by "
+        f"are those of the *decoupled* network but for {ranges['independent']} % RMS, where noise "
+        f"is {noise} %. Those of the *standard* network, which people train, differ by "
         f"{ranges['shared']} %: this is [the gap of outputs](two-limits.md), seen in features."
     )
 
@@ -595,30 +595,27 @@ def _rule_words(rows: Sequence[Row]) -> str:
         f"Of {len(networks)} more networks, two-layer blocks and one-layer blocks under "
         f"{listed(OPTIMIZERS[name] for name in optimizers)}, kernels move by {moved} % in four "
         f"steps, half-widths are {widths} %, and {held} % of the entries hold. Dense networks, "
-        f"with optimizers of their own, are {apart} standard errors away, RMS; 1.2 is expected of 8 "
-        "replicates."
+        f"with optimizers of their own, are {apart} standard errors away, RMS; 1.2 is expected of "
+        "8 replicates."
     )
 
 
 def _dense_table(rows: Sequence[Row]) -> list[Row]:
     """A row of the page for every activation and quantity, over the steps."""
-    cells = dict[tuple[str, str], dict[str, list[Row]]]()
+    kernels = dict[tuple[str, str], list[Row]]()
     for row in rows:
-        if row["step"] > 0:
-            kinds = cells.setdefault((row["activation"], row["quantity"]), {})
-            kinds.setdefault(row["kind"], []).append(row)
+        if row["step"] > 0 and row["kind"] == "known":
+            kernels.setdefault((row["activation"], row["quantity"]), []).append(row)
     table = list[Row]()
-    for (activation, quantity), kinds in cells.items():
-        known = kinds["known"]
-        plain = kinds["plain"]
-        row = {"activation": activation, "of": quantity}
-        for name, rows_of_kind in (("", known), (", as measured", plain)):
-            if quantity == "outputs" and name:
-                continue
-            widths = [100 * one["half"] / one["size"] for one in rows_of_kind]
-            row[f"half-width, %{name}"] = _range(widths)
-            row[f"held, %{name}"] = _range([100 * one["held"] for one in rows_of_kind])
-        table.append(row)
+    for (activation, quantity), of_kernel in kernels.items():
+        table.append(
+            {
+                "activation": activation,
+                "of": quantity,
+                "half-width, %": _range([100 * row["half"] / row["size"] for row in of_kernel]),
+                "held, %": _range([100 * row["held"] for row in of_kernel]),
+            }
+        )
     return table
 
 

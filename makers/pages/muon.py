@@ -8,7 +8,6 @@ from makers.pages.words import (
     LEVEL,
     NUMBERS,
     bracketed,
-    number,
     paragraph,
     read_csv,
     scaled,
@@ -52,7 +51,6 @@ def texts(rows: Sequence[Row]) -> dict[str, str]:
         "exponents": markdown(_exponents(rows)),
         "adamw": _adamw(rows),
         "powers": markdown(_powers(rows)),
-        "limit": _limit(rows),
     }
 
 
@@ -60,12 +58,6 @@ def _of(rows: Sequence[Row], ladder: tuple[str, str, str], quantity: str) -> Row
     optimizer, axis, rule = ladder
     wanted = {"optimizer": optimizer, "axis": axis, "rule": rule, "quantity": quantity}
     return where(rows, stepped="all", **wanted)
-
-
-def _rate(rows: Sequence[Row], axis: str, size: int) -> Row:
-    return where(
-        rows, optimizer="muon", axis=axis, rule="complete-p", quantity="best rate", size=size
-    )
 
 
 def _answer(rows: Sequence[Row]) -> str:
@@ -120,15 +112,3 @@ def _powers(rows: Sequence[Row]) -> list[Row]:
             cells[f"{stepped}, plan"] = f"{power:g}"
         table.append(cells)
     return table
-
-
-def _limit(rows: Sequence[Row]) -> str:
-    ladder = LADDERS["Muon, width"]
-    low = _rate(rows, "width", 64)
-    limit = sentence(_of(rows, ladder, "limit of the loss"), ".3f", level=LEVEL)
-    bias = number(_of(rows, ladder, "bias of the loss")["value"], "+.3f")
-    return paragraph(
-        f"The best rate of width 64 is {sentence(low, '.3f', level=LEVEL)}, of width 4,096 "
-        f"{sentence(_rate(rows, 'width', 4096), '.3f')}. At rate 0.038 the infinitely wide network "
-        f"ends at a loss of {limit.replace(LEVEL, '')}, by `nfd.predict`; width 4,096 adds {bias}."
-    )
