@@ -1,4 +1,4 @@
-"""Names of 0.3 that go in 0.5 warn, and answer as the new ones; those that warned in 0.3 are gone."""
+"""Names of 0.3 that go in 0.5 warn, and answer as the new ones; what warned in 0.3 is gone."""
 
 from __future__ import annotations
 

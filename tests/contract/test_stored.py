@@ -161,11 +161,9 @@ def test_stored_runs_of_the_papers_networks_are_used(folder: Path) -> None:
 def test_stored_runs_of_a_users_networks_are_trained_anew_and_a_note_says_so(
     folder: Path,
 ) -> None:
-    with (
-        nfd.Sweep(folder, executor="inline", progress=False) as sweep,
-        pytest.warns(UserWarning, match="1 run of Net stored in .* did not record code"),
-    ):
-        (new,) = sweep.run([trial(4, Net)])
+    with nfd.Sweep(folder, executor="inline", progress=False) as sweep:
+        with pytest.warns(UserWarning, match="1 run of Net stored in .* did not record code"):
+            (new,) = sweep.run([trial(4, Net)])
         assert not sweep.reused
     assert new.metrics["train_loss"] > 0
 
@@ -192,8 +190,11 @@ def test_a_stored_result_is_reported_and_planned_from(folder: Path) -> None:
 
 
 def test_a_stored_result_is_no_table_of_runs(folder: Path) -> None:
+    said = r"the answer of 'nfd transfer .*, not a table of runs"
     for fit in (nfd.fit_transfer, nfd.fit_rate_law, nfd.fit_scaling_law, nfd.fit_ladder):
-        with pytest.raises(ValueError, match=r"the answer of 'nfd transfer .*, not a table of runs"):
+        with pytest.raises(
+            ValueError, match=r"the answer of 'nfd transfer .*, not a table of runs"
+        ):
             fit(folder / "result.json")
 
 
