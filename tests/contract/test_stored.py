@@ -192,9 +192,7 @@ def test_a_stored_result_is_reported_and_planned_from(folder: Path) -> None:
 def test_a_stored_result_is_no_table_of_runs(folder: Path) -> None:
     said = r"the answer of 'nfd transfer .*, not a table of runs"
     for fit in (nfd.fit_transfer, nfd.fit_rate_law, nfd.fit_scaling_law, nfd.fit_ladder):
-        with pytest.raises(
-            ValueError, match=r"the answer of 'nfd transfer .*, not a table of runs"
-        ):
+        with pytest.raises(ValueError, match=said):
             fit(folder / "result.json")
 
 
