@@ -422,8 +422,8 @@ def tables(numbers: Row) -> dict[str, str]:
             {
                 "checked": checked,
                 "against": f"{count} networks, width {width:,}",
-                "difference": f"RMS z {_span(row[ours] for row in numbers[part])}",
-                "of another kernel": _span(row[another] for row in numbers[part]),
+                "difference": f"RMS z {_span((row[ours] for row in numbers[part]), 2)}",
+                "of another kernel": _span((row[another] for row in numbers[part]), 0),
             }
         )
     for checked, part, against in exact:
@@ -442,10 +442,10 @@ def tables(numbers: Row) -> dict[str, str]:
     return {"kernel-checks": markdown(rows), "kernel-seconds": markdown(seconds)}
 
 
-def _span(values: Iterable[float]) -> str:
+def _span(values: Iterable[float], decimals: int) -> str:
     """The smallest and the largest of these, in words."""
     listed = list(values)
-    return f"{min(listed):.2g} to {max(listed):.2g}"
+    return f"{min(listed):.{decimals}f} to {max(listed):.{decimals}f}"
 
 
 def main() -> None:
