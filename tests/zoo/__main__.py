@@ -23,6 +23,8 @@ from tests.zoo.test_plans import CASES, EXHIBITS, planned, sample_of
 from tests.zoo.test_plans import test_every_tensor_is_planned_as_published as as_published
 
 import nfd
+from makers.pages.words import LEVEL, scaled, sentence
+from nfd.core.estimates import share
 from nfd.scaling.model import matches
 from nfd.scaling.samples import call_with
 
@@ -200,13 +202,13 @@ WORDS = Path(__file__).with_name("page.md")
 def page(answers: dict[str, Any]) -> str:
     """The page of these answers."""
     known = {exhibit.name: exhibit for exhibit in EXHIBITS}
-    rows = ["| model | plan | standard | check | defer |\n|---|---|---|---|---|\n"]
+    rows = ["| model | standard | check | defer |\n|---|---|---|---|\n"]
     told = dict[str, list[str]]()
     for name, of in answers.items():
         said = re.sub(
-            r" suspects| of \d+ right",
+            " suspects",
             "",
-            "{plan} | {standard} | {check} | {defer}".format(
+            "{standard} | {check} | {defer}".format(
                 standard=of["check, standard"]["verdict"],
                 **{q: own["verdict"] for q, own in of.items()},
             ),
@@ -234,6 +236,12 @@ def page(answers: dict[str, Any]) -> str:
         "transfer": "TRANSFERS",
         "watch": "quiet; named",
     }
+    found = {q: len(named(q, v)) for q, v in counts.items()}
+    shares = {}
+    for question, level in (("plan", LEVEL), ("check", "")):
+        interval = scaled(share(found[question], len(answers)).limits, 100)
+        text = sentence(interval, ".0f", " %", level)
+        shares[f"{question}_share"] = text.partition("(")[2].rstrip(")")
     return WORDS.read_text().format(
         count=len(answers),
         width=32,
@@ -244,7 +252,8 @@ def page(answers: dict[str, Any]) -> str:
         longest=max(seconds),
         told="".join(f"- **{', '.join(names)}**, {note}\n" for note, names in told.items()),
         unsure=" and ".join(named("transfer", "UNCERTAIN")),
-        **{q: len(named(q, v)) for q, v in counts.items()},
+        **found,
+        **shares,
     )
 
 
