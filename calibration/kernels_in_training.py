@@ -601,16 +601,15 @@ def _rule_words(rows: Sequence[Row]) -> str:
 
 
 def _dense_table(rows: Sequence[Row]) -> list[Row]:
-    """A row of the page for every activation and quantity, over the steps."""
-    kernels = dict[tuple[str, str], list[Row]]()
+    """A row of the page for every quantity, over steps and activations."""
+    kernels = dict[str, list[Row]]()
     for row in rows:
         if row["step"] > 0 and row["kind"] == "known":
-            kernels.setdefault((row["activation"], row["quantity"]), []).append(row)
+            kernels.setdefault(row["quantity"], []).append(row)
     table = list[Row]()
-    for (activation, quantity), of_kernel in kernels.items():
+    for quantity, of_kernel in kernels.items():
         table.append(
             {
-                "activation": activation,
                 "of": quantity,
                 "half-width, %": _range([100 * row["half"] / row["size"] for row in of_kernel]),
                 "held, %": _range([100 * row["held"] for row in of_kernel]),

@@ -25,11 +25,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from makers.pages.words import LEVEL, paragraph
-from makers.tables import fill_page, markdown
+from makers.tables import fill_page
 from nfd.core.estimates import Interval, mean, share
 from nfd.core.files import write_json
 from nfd.core.tables import Row
-from nfd.core.words import listed, number
+from nfd.core.words import listed
 from nfd.laws.ladder import LadderLaw
 from nfd.laws.ladder_outlook import FEWEST_RUNS, REACH, plan_of
 from nfd.laws.ladder_posterior import VARIABLES, Posterior, Prior
@@ -296,7 +296,7 @@ def in_percent(one: Interval) -> str:
 
 
 def texts(stored: Mapping[str, Any]) -> dict[str, str]:
-    """The texts of the page: what the replay says, and its table."""
+    """The texts of the page: what the replay says."""
     rows: Sequence[Row] = stored["ladders"]
     bank: Mapping[str, Sequence[Row | None]] = stored["stops"]
     names = [row["ladder"] for row in rows]
@@ -318,15 +318,12 @@ def texts(stored: Mapping[str, Any]) -> dict[str, str]:
         f"that may be enough {geometric(others, 'bound')} times.",
         f"Of forecasts on grids {in_percent(holds['grid'])} hold, in random orders "
         f"{in_percent(holds['random'])}.",
+        by_ladder(rows),
         of_refused(names, bank),
         of_widths(names, bank),
     ]
     points = [paragraph(f"- {text}").replace("\n", "\n  ") for text in sentences]
-    return {
-        "answer": answer,
-        "summary": "\n".join(points),
-        "ladders": markdown(shown(rows, bank)),
-    }
+    return {"answer": answer, "summary": "\n".join(points)}
 
 
 def read_numbers() -> dict[str, Any]:
@@ -362,23 +359,15 @@ def of_widths(names: Sequence[str], bank: Mapping[str, Sequence[Row | None]]) ->
     )
 
 
-def shown(rows: Sequence[Row], bank: Mapping[str, Sequence[Row | None]]) -> list[Row]:
-    """The table of the page: shares of the target's compute."""
-    table = list[Row]()
-    for row in sorted(rows, key=lambda row: float(row["ratio"])):
-        stop = bank[f"{row['ladder']} designed"][0]
-        cells: Row = {"ladder": row["ladder"]}
-        for policy in ("designed", "ascending"):
-            cells[policy] = _share(row[policy] / row["target"])
-        cells["designed / best"] = f"{row['ratio']:.2f}"
-        cells["holds"] = "" if stop is None else ("yes" if stop["holds"] else "no")
-        table.append(cells)
-    return table
-
-
-def _share(value: float) -> str:
-    """A share in percent, with two digits."""
-    return f"{number(100 * value)} %"
+def by_ladder(rows: Sequence[Row]) -> str:
+    """The least and the largest ratio, and how often it is above 1."""
+    ordered = sorted(rows, key=lambda row: float(row["ratio"]))
+    ends = [f"{row['ratio']:.2f} ({row['ladder']})" for row in (ordered[0], ordered[-1])]
+    dearer = sum(row["ratio"] > 1 for row in rows)
+    return (
+        f"By ladder it costs {ends[0]} to {ends[1]} times the best order, and more than that on "
+        f"{dearer} of {len(rows)}."
+    )
 
 
 def filled(path: Path, asked: Sequence[Question]) -> dict[str, list[Row | None]]:

@@ -67,7 +67,7 @@ def _gpt(gpt: dict[str, Any]) -> str:
     drifts = {name: where(table, quantity=DRIFT) for name, table in first.items()}
     return paragraph(
         f"At equal tuning $1/\\sqrt L$ loses {_lost(gpt, 8, LEVEL)} nats at depth 8, "
-        f"{_lost(gpt, 32)} at 32 and {_lost(gpt, 64)} at 64, on new seeds. The rate of depth 4 costs "
+        f"{_lost(gpt, 32)} at 32 and, on new seeds, {_lost(gpt, 64)} at 64. The rate of depth 4 costs "
         f"depth 64 {sentence(costs['1/L'], '.1f', ' %')} of its progress under $1/L$, and "
         f"{sentence(costs['1/√L'], '.1f', ' %')} under $1/\\sqrt L$. With rates in octaves drifts were "
         f"{sentence(drifts['1/L'])} and {sentence(drifts['1/√L'])}, which left the answer open; two "

@@ -202,24 +202,21 @@ WORDS = Path(__file__).with_name("page.md")
 def page(answers: dict[str, Any]) -> str:
     """The page of these answers."""
     known = {exhibit.name: exhibit for exhibit in EXHIBITS}
-    rows = ["| model | standard | check | defer |\n|---|---|---|---|\n"]
+    rows = ["| model | standard | check |\n|---|---|---|\n"]
     told = dict[str, list[str]]()
     for name, of in answers.items():
         said = re.sub(
             " suspects",
             "",
-            "{standard} | {check} | {defer}".format(
+            "{standard} | {check}".format(
                 standard=of["check, standard"]["verdict"],
                 **{q: own["verdict"] for q, own in of.items()},
             ),
         )
         said = said.replace(" faults, ", "/")
         package = f" ({known[name].source})" if known[name].source != "transformers" else ""
-        rows.append(
-            f"| {name}{package} | "
-            f"{said.replace(' matrices by where=', '&ast;').replace(' matrices', '')} |\n"
-        )
-        for question in ("plan", "check", "defer", "watch"):
+        rows.append(f"| {name}{package} | {said} |\n")
+        for question in ("plan", "check", "watch"):
             if note := of[question]["note"]:
                 why = f" ({known[name].note})" if question == "check" else ""
                 told.setdefault(f"{question}: {_short(note)}{why}", []).append(name)
@@ -258,13 +255,8 @@ def page(answers: dict[str, Any]) -> str:
 
 
 def _short(note: str, most: int = 130) -> str:
-    """A note in one line: of a list of matrices that stay, the reasons."""
+    """A note in one line."""
     line = re.sub(r"\s+", " ", note).replace("*", "&ast;")
-    if reasons := dict.fromkeys(re.findall(r"'[^']+': (it [^;.]+)", line)):
-        line = f"of some others, {'; '.join(reasons)}"
-    line = re.sub(
-        r".*(some code reads) the weight of \S+ (instead of calling it).*", r"\1 a weight \2", line
-    )
     return line if len(line) <= most else f"{line[:most].rpartition(' ')[0]} ..."
 
 
