@@ -327,7 +327,7 @@ QUANTITIES = {
     ),
     "predict": Quantity(
         "steps", _predicted, (32, 64, 128, 256), 2, 1,
-        "each step meets the directions of all steps before it, until they fill the width",
+        "at most: each step meets the directions of all steps before it, until they fill the width",
     ),
     "watch over steps": Quantity(
         "steps", _watch_of_steps, (32, 64, 128, 256), 1, None,

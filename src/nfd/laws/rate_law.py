@@ -27,10 +27,11 @@ from __future__ import annotations
 import json
 import math
 import os
-import warnings
+import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,6 +43,7 @@ from nfd.core.answer import Answer
 from nfd.core.checks import check_real
 from nfd.core.errors import InputError
 from nfd.core.estimates import Interval, student
+from nfd.core.notices import OldName
 from nfd.core.tables import Row
 from nfd.laws.bowl import (
     LAW_CAP,
@@ -694,17 +696,10 @@ class RateLaw(Shown):
 
         return first_sections(self)
 
-    @property
-    def law(self) -> RateLaw:
-        """This law, as ``nfd.fit_transfer`` returned it inside of an answer."""
-        warnings.warn("law goes in 0.5: the answer is the law.", FutureWarning, stacklevel=2)
-        return self
-
-    @property
-    def rules(self) -> tuple[()]:
-        """Nothing: a law of the rate stands in place of rules."""
-        warnings.warn("rules goes in 0.5: a law of the rate has none.", FutureWarning, stacklevel=2)
-        return ()
+    # Names of 0.3, where nfd.fit_transfer returned a law inside of an nfd.Transfer.
+    law = OldName("the answer is the law", lambda law: law)
+    rules = OldName("a law of the rate has none", lambda law: ())
+    lead = OldName("write answer", attrgetter("answer"))
 
     def _term(self, slope: Array) -> Interval:
         return student(float(slope @ self.terms), math.sqrt(slope @ self.spread @ slope), math.inf)
@@ -728,6 +723,13 @@ def law_of_cells(cells: Sequence[Cell], prior: Prior) -> RateLaw:
     A cell that lies far from what the others say of it was spoilt by a bad run, and counts as
     little as that.
     """
+    return _law_of_cells(pickle.dumps((tuple(cells), prior)))
+
+
+# A fit takes seconds, and a notebook asks again of the runs that it has.
+@lru_cache(maxsize=32)
+def _law_of_cells(pickled: bytes) -> RateLaw:
+    cells, prior = pickle.loads(pickled)
     bowl = fitted_bowl(cells, prior)
     moments = np.array([cell.moments(bowl) for cell in cells]).reshape(-1, 4)
     places = np.array([cell.place for cell in cells]).reshape(-1, 3)
