@@ -78,7 +78,8 @@ class Quantity:
 
 def _trained(weights: Any, size: str, value: int) -> Callable[[], object]:
     about = {"width": 4096, "depth": 2, "steps": 4} | {size: value}
-    return partial(unstored_run, *about.values(), 8, weights)
+    width, depth, steps = about["width"], about["depth"], about["steps"]
+    return partial(unstored_run, width, depth, steps, 8, weights)
 
 
 def _samples(value: int) -> Callable[[], object]:
