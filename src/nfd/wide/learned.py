@@ -233,6 +233,15 @@ class RandomPlusLowRank:
                 continue
             weight = float(mixing[j, j])
             before = self.blocks[j]
+            weights = column[SLOTS : SLOTS + len(partners)]
+            # A gradient has weights in one batch only, and W in what was stepped.
+            rows = weights.nonzero().flatten().tolist()
+            some = slice(rows[0], rows[-1] + 1) if rows else slice(0)
+            weighted = coordinates[some] * weights[some, None]
+            if rows and not mixing[j].any():
+                # Of samples only, like a gradient: nothing has to be cleared before.
+                blocks.append(weighted.T @ partners[some])
+                continue
             if is_diagonal and before is not None and weight:
                 # No other column needs this block, so that its memory can be used again.
                 block = padded(before, max(room, len(before)), partners.shape[1])
@@ -240,12 +249,7 @@ class RandomPlusLowRank:
                     block.mul_(weight)
             else:
                 block = self._mixed(mixing[j].tolist(), partners.new_zeros(room, partners.shape[1]))
-            weights = column[SLOTS : SLOTS + len(partners)]
-            # A gradient has weights in one batch only, and W in what was stepped.
-            rows = weights.nonzero().flatten().tolist()
             if rows:
-                some = slice(rows[0], rows[-1] + 1)
-                weighted = coordinates[some] * weights[some, None]
                 block[: self.basis.rank].addmm_(weighted.T, partners[some])
             blocks.append(block)
         return blocks
