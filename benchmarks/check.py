@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.measure import AT_LARGE, SHARE
+from benchmarks.measure import AT_LARGE, OF_THE_WORLD, SHARE
 from benchmarks.ratio import Ratio, improvement
 from benchmarks.result import Identity, Result
 from makers.tables import cell
@@ -123,8 +123,10 @@ def report(old: Result, new: Result, least: float) -> int:
 
 def _apart(old: Result, new: Result) -> str:
     """In what two machines, or two runs on one, differ; empty if in nothing that matters."""
-    names = ("processor", "cores", "threads", "clock", "torch")
+    names = ("processor", "cores", "threads", "torch")
     facts = [(name, old.machine.get(name), new.machine.get(name)) for name in names]
+    # Earlier results do not say it.
+    facts.append(("clock", *(run.machine.get("clock", OF_THE_WORLD) for run in (old, new))))
     facts.append(("quick", old.quick, new.quick))
     return "; ".join(f"{name} {was}, now {now}" for name, was, now in facts if was != now)
 

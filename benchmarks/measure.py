@@ -9,7 +9,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache, partial
@@ -44,8 +44,13 @@ _SIDES = {torch.float32: 1200, torch.float64: 900}
 
 SHARE = "share of the bound"
 AT_LARGE = "share at large products"
+OF_THE_WORLD = "of the world"
 # The variable of the environment that says that others use the machine.
 ON_SHARED = "NFD_BENCHMARKS_ON_SHARED_MACHINE"
+
+
+# Bytes that no cache holds: what a network passes over between two visits of a layer.
+COLD = 1 << 27
 
 
 class UnavailableError(Exception):
@@ -68,6 +73,22 @@ class Round:
 def best(f: Callable[[], object], repeat: int = 3) -> float:
     """The shortest of some timings, in seconds: other users of the machine disturb it least."""
     return min(seconds(f) for _ in range(repeat))
+
+
+def cold(calls: Sequence[Callable[[], object]], repeat: int = 3) -> float:
+    """The seconds of one of these calls, made in turn: each finds its operands out of the cache."""
+
+    def all_of_them() -> None:
+        for call in calls:
+            call()
+
+    all_of_them()
+    return best(all_of_them, repeat) / len(calls)
+
+
+def copies(bytes_of_one: float) -> int:
+    """How many operands of this size are too large together for a cache."""
+    return max(1, math.ceil(COLD / bytes_of_one))
 
 
 def seconds(f: Callable[[], object]) -> float:
@@ -175,7 +196,7 @@ def machine() -> Row:
         "torch": torch.__version__,
         "numpy": np.__version__,
         "nfd": nfd.__version__,
-        "clock": "of the process" if ON_SHARED in os.environ else "of the world",
+        "clock": "of the process" if ON_SHARED in os.environ else OF_THE_WORLD,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "read, GB/s": speeds.read / 1e9,
         "float32 products, GFLOP/s": speeds.products[torch.float32] / 1e9,

@@ -12,6 +12,7 @@ import torch
 
 import nfd
 from benchmarks.counted import (
+    FLOAT,
     Work,
     deferred_work,
     query_work,
@@ -19,9 +20,10 @@ from benchmarks.counted import (
     structured_work,
 )
 from benchmarks.jobs import dense_run, revealed, unstored_run
-from benchmarks.measure import Round, Row, apart, best, limits, seconds, shares
+from benchmarks.measure import Round, Row, apart, cold, copies, limits, seconds, shares
 from benchmarks.ratio import Ratio
 from nfd.core.names import NetworkWeights
+from nfd.wide.lazy_gaussian import LazyGaussian
 
 _MUONS_WORK: dict[NetworkWeights, Callable[[int, int, int, int], Work]] = {
     "deferred": partial(deferred_work, is_muon=True),
@@ -86,12 +88,12 @@ def queries(turn: Round) -> list[Row]:
 
 
 def _query(width: int, rank: int, batch: int) -> Row:
-    matrix = revealed(width, rank, batch)
+    matrices = [revealed(width, rank, batch) for _ in range(copies(4 * FLOAT * width * rank))]
     x = torch.randn(batch, width)
     now = limits(batch)
     work = query_work(width, rank, batch)
-    repeat = max(5, int(1e9 / (width * rank * batch)))
-    took = best(lambda: matrix.ask(matrix.forward, x, scale=1.0, update=None, record=False), repeat)
+    ask = partial(LazyGaussian.ask, x=x, scale=1.0, update=None, record=False)
+    took = cold([partial(ask, matrix, matrix.forward) for matrix in matrices], 7)
     row = {
         "width": width,
         "directions": rank,

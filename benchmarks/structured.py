@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 import nfd
-from benchmarks.counted import compression_work, recorded_work, structured_work
+from benchmarks.counted import FLOAT, compression_work, recorded_work, structured_work
 from benchmarks.jobs import recorded, unstored_run
-from benchmarks.measure import Round, Row, apart, best, limits, seconds, shares
+from benchmarks.measure import Round, Row, apart, cold, copies, limits, seconds, shares
 from benchmarks.ratio import Ratio
 from nfd.wide.basis import SLOTS
 
@@ -57,10 +57,10 @@ def updates(turn: Round) -> list[Row]:
 
 def _recorded(width: int, samples: int, batch: int) -> Row:
     now = limits(batch)
-    matrix = recorded(width, samples)
+    matrices = [recorded(width, samples) for _ in range(copies(2 * FLOAT * width * samples))]
     x, value = torch.randn(2, batch, width).unbind()
-    column = torch.ones(SLOTS + samples)
-    took = best(partial(matrix.add_update, value, x, "inputs", column), 20)
+    column = torch.full((SLOTS + samples,), 1e-6)
+    took = cold([partial(m.add_update, value, x, "inputs", column) for m in matrices], 5)
     row: Row = {"update": "recorded", "width": width, "samples": samples, "batch": batch}
     return row | {"ms": 1e3 * took} | shares(now, recorded_work(width, samples, batch), took)
 
