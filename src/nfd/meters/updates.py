@@ -324,7 +324,8 @@ class Baseline:
         """
         module = self.member.module
         parts = modules(module)
-        writers = {name: block_of(name, self._blocks) for name in self.outer}
+        all_blocks = frozenset(self._blocks)
+        writers = {name: block_of(name, all_blocks) for name in self.outer}
         blocks = {block for block in writers.values() if block in calls.made}
         if not blocks:
             return {}
@@ -838,7 +839,7 @@ def norm(values: Tensor) -> float:
         return float(torch.linalg.vector_norm(values, dtype=torch.float64))
     # Part by part in the cache: PyTorch converts a matrix number by number, five times as slowly.
     squares = 0.0
-    for part in values.reshape(-1).split(_PART):
+    for part in torch.split(values.reshape(-1), _PART):
         numbers = part.double()
         squares += float(torch.dot(numbers, numbers))
     return math.sqrt(squares)
