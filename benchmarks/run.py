@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import gpu, kernels, networks, particles, plans, structured
+from benchmarks import gpu, kernels, loops, networks, particles, plans, structured
 from benchmarks.measure import Round, Row, UnavailableError, machine
 from benchmarks.result import Result, merged
 from makers.tables import terminal
@@ -59,6 +59,7 @@ PARTS = (
     Part("samples", particles.many_samples, 2),
     Part("plan", plans.planning),
     Part("check", plans.checking, 3),
+    Part("loops", loops.against_plain, 3),
     Part("wide", wide, 2),
 )
 
