@@ -6,7 +6,7 @@ BIN := .venv/bin
 # Bytecode is kept, so that tests and library are compiled once, whatever the shell says.
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 
-.PHONY: demo test test-all lint docs notebooks charts bench bench-check bench-baseline bench-neural-tangents coverage \
+.PHONY: demo test test-all lint docs notebooks charts pages bench bench-check bench-baseline bench-neural-tangents coverage \
   zoo bestiary release-check browser clean
 
 # Tune small, train large, on one page: out/demo/report.html. A minute, by the base package alone. The check exits with
@@ -47,6 +47,10 @@ notebooks: .venv/installed
 charts: .venv/installed
 	$(BIN)/python -m makers.evidence
 	$(BIN)/python -m makers.question_charts
+
+# The pages of evidence, from stored numbers.
+pages: .venv/installed
+	$(BIN)/python -m makers.pages
 
 bench: .venv/installed
 	$(BIN)/python -m benchmarks.run

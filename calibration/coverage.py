@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from makers.pages.words import paragraph
 from makers.tables import fill_page, markdown, terminal
 from nfd.core.estimates import Interval, share
 from nfd.core.files import write_csv
@@ -140,13 +141,41 @@ def read() -> list[Row]:
 
 
 def tables(rows: Sequence[Row]) -> dict[str, str]:
-    """The table of the page: a row per case that lies below ``WANTED``."""
-    below = [
-        {"kind": one["kind"], "case": one["case"], "hold the truth": shown(one)}
-        for one in rows
-        if one["count"] and one["measured"] < WANTED
-    ]
-    return {"below": markdown(below)}
+    """The texts of the page: how many cases reach ``WANTED``, and a row per kind of the others."""
+    counted = [one for one in rows if one["count"]]
+    low = [one for one in counted if one["measured"] < WANTED]
+    surely = dict[str, Row]()
+    for one in sorted(low, key=measured):
+        if verdict(one) == "falls short":
+            surely.setdefault(one["kind"], one)
+    count = sum(verdict(one) == "falls short" for one in low)
+    lowest = "; ".join(f"{kind}, {shown(one)} at the lowest" for kind, one in surely.items())
+    answer = paragraph(
+        f"A 95 % interval should contain the truth 19 times in 20. **{len(counted) - len(low)} of "
+        f"{len(counted)} cases reach {100 * WANTED:.0f} %.** Of the other {len(low)}, "
+        f"{count} are surely lower, by the noise of counting" + (f" ({lowest})." if surely else ".")
+    )
+    by_kind = dict[str, list[Row]]()
+    for one in low:
+        by_kind.setdefault(one["kind"], []).append(one)
+    below = []
+    for kind, cases in by_kind.items():
+        least = min(cases, key=measured)
+        of_kind = sum(one["kind"] == kind for one in counted)
+        below.append(
+            {
+                "kind": kind,
+                "cases": f"{len(cases)} of {of_kind}",
+                "lowest": least["case"],
+                "holds the truth": shown(least),
+            }
+        )
+    return {"answer": answer, "below": markdown(below)}
+
+
+def measured(one: Row) -> float:
+    """The share of intervals that contain the truth."""
+    return float(one["measured"])
 
 
 def shown(one: Row) -> str:

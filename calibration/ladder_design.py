@@ -19,16 +19,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from textwrap import fill
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from makers.tables import fill_page, markdown
+from makers.pages.words import LEVEL, paragraph
+from makers.tables import fill_page
 from nfd.core.estimates import Interval, mean, share
 from nfd.core.files import write_json
 from nfd.core.tables import Row
-from nfd.core.words import listed, number
+from nfd.core.words import listed
 from nfd.laws.ladder import LadderLaw
 from nfd.laws.ladder_outlook import FEWEST_RUNS, REACH, plan_of
 from nfd.laws.ladder_posterior import VARIABLES, Posterior, Prior
@@ -282,43 +283,53 @@ def inside(policy: str, names: Sequence[str], bank: Mapping[str, Sequence[Row | 
     return share(sum(holds), len(holds))
 
 
-def geometric(rows: Sequence[Row], column: str) -> str:
+def geometric(rows: Sequence[Row], column: str, level: str = "") -> str:
     """The geometric mean of ratios with its 95 % interval over ladders."""
     logs = mean([math.log(row[column]) for row in rows])
     value, low, high = np.exp([logs.value, logs.low, logs.high]).tolist()
-    return f"{value:.2f} (95 %: {low:.2f} to {high:.2f})"
+    return f"{value:.2f} ({level}{low:.2f} to {high:.2f})"
 
 
 def in_percent(one: Interval) -> str:
     """A share with its interval."""
-    return f"{100 * one.value:.0f} % (95 %: {100 * one.low:.0f} to {100 * one.high:.0f} %)"
+    return f"{100 * one.value:.0f} % ({100 * one.low:.0f} to {100 * one.high:.0f} %)"
 
 
-def summary(rows: Sequence[Row], bank: Mapping[str, Sequence[Row | None]]) -> str:
-    """What the replay says, in sentences."""
+def texts(stored: Mapping[str, Any]) -> dict[str, str]:
+    """The texts of the page: what the replay says."""
+    rows: Sequence[Row] = stored["ladders"]
+    bank: Mapping[str, Sequence[Row | None]] = stored["stops"]
     names = [row["ladder"] for row in rows]
     reachable = [row for row in rows if row["bound"] < GOAL]
     others = [row for row in rows if row["bound"] >= GOAL]
     met = [row for row in reachable if row["ratio"] <= GOAL]
-    holds = {policy: in_percent(inside(policy, names, bank)) for policy in ("designed", *RIVALS)}
+    holds = {policy: inside(policy, names, bank) for policy in ("designed", *RIVALS)}
+    answer = paragraph(
+        f"**On {len(rows)} published ladders a designed one costs "
+        f"{geometric(rows, 'ratio', LEVEL)} times the compute of the best of three other orders, "
+        f"and {geometric(rows, 'of ascending')} times that of ascending compute.** Accepted "
+        f"forecasts hold the target in {in_percent(holds['designed'])} of these ladders; in "
+        f"ascending order in {in_percent(holds['ascending'])}."
+    )
     sentences = [
-        f"On {len(rows)} published ladders a designed one costs "
-        f"{geometric(rows, 'ratio')} times the compute of the best of three other "
-        f"orders; the goal was a third. It costs {geometric(rows, 'of ascending')} times that of "
-        "ascending compute.",
-        "Where the least that may be enough costs less than a third of the best order "
-        f"({len(reachable)} ladders), it costs {geometric(reachable, 'ratio')} times, "
-        f"and a third or less on {len(met)}. On the other {len(others)} no order can meet the "
-        f"goal; it costs {geometric(others, 'ratio')} times, and the least is "
-        f"{geometric(others, 'bound')} times.",
-        f"Accepted forecasts hold the target in {holds['designed']} of these ladders; in "
-        f"ascending order in {holds['ascending']}, on grids in {holds['grid']}, in random orders "
-        f"in {holds['random']}.",
+        f"The goal, a third, can be met on {len(reachable)} ladders, where a designed one costs "
+        f"{geometric(reachable, 'ratio', LEVEL)} times the best order and meets it on {len(met)}. "
+        f"On the other {len(others)} it costs {geometric(others, 'ratio')} times, and the least "
+        f"that may be enough {geometric(others, 'bound')} times.",
+        f"Of forecasts on grids {in_percent(holds['grid'])} hold, in random orders "
+        f"{in_percent(holds['random'])}.",
+        by_ladder(rows),
         of_refused(names, bank),
         of_widths(names, bank),
     ]
-    points = [fill(f"- {text}", 130, subsequent_indent="  ") for text in sentences]
-    return "\n".join(points)
+    points = [paragraph(f"- {text}").replace("\n", "\n  ") for text in sentences]
+    return {"answer": answer, "summary": "\n".join(points)}
+
+
+def read_numbers() -> dict[str, Any]:
+    """The stored replay."""
+    numbers: dict[str, Any] = json.loads(NUMBERS.read_text("utf-8"))
+    return numbers
 
 
 def of_refused(compared_names: Sequence[str], bank: Mapping[str, Sequence[Row | None]]) -> str:
@@ -348,24 +359,15 @@ def of_widths(names: Sequence[str], bank: Mapping[str, Sequence[Row | None]]) ->
     )
 
 
-def shown(rows: Sequence[Row], bank: Mapping[str, Sequence[Row | None]]) -> list[Row]:
-    """The table of the page: shares of the target's compute."""
-    table = list[Row]()
-    for row in sorted(rows, key=lambda row: float(row["ratio"])):
-        stop = bank[f"{row['ladder']} designed"][0]
-        cells: Row = {"ladder": row["ladder"], "least": _share(row["least"] / row["target"])}
-        for policy in ("designed", *RIVALS):
-            cells[policy] = _share(row[policy] / row["target"])
-        cells["designed / best"] = f"{row['ratio']:.2f}"
-        cells["runs"] = "never" if stop is None else str(stop["runs"])
-        cells["holds"] = "" if stop is None else ("yes" if stop["holds"] else "no")
-        table.append(cells)
-    return table
-
-
-def _share(value: float) -> str:
-    """A share in percent, with two digits."""
-    return f"{number(100 * value)} %"
+def by_ladder(rows: Sequence[Row]) -> str:
+    """The least and the largest ratio, and how often it is above 1."""
+    ordered = sorted(rows, key=lambda row: float(row["ratio"]))
+    ends = [f"{row['ratio']:.2f} ({row['ladder']})" for row in (ordered[0], ordered[-1])]
+    dearer = sum(row["ratio"] > 1 for row in rows)
+    return (
+        f"By ladder it costs {ends[0]} to {ends[1]} times the best order, and more than that on "
+        f"{dearer} of {len(rows)}."
+    )
 
 
 def filled(path: Path, asked: Sequence[Question]) -> dict[str, list[Row | None]]:
@@ -390,8 +392,9 @@ def write_page(asked: Sequence[Question], bank: Mapping[str, Sequence[Row | None
     """Write docs/ladder-design.json, and fill the page."""
     candidates = [compared(question, bank) for question in asked]
     rows = [row for row in candidates if row is not None]
-    write_json(NUMBERS, {"ladders": rows, "stops": bank})
-    fill_page(PAGE, {"summary": summary(rows, bank), "ladders": markdown(shown(rows, bank))})
+    stored = {"ladders": rows, "stops": bank}
+    write_json(NUMBERS, stored)
+    fill_page(PAGE, texts(stored))
 
 
 def main() -> None:

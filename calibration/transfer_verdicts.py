@@ -5,31 +5,42 @@ world, and lets a design ask for trainings. A verdict is false where the populat
 of the rate that was advised: TRANSFERS where it costs more than 10 % of the progress, COSTS where
 it costs less.
 
-    python -m calibration.transfer_verdicts --replays 30
+    python -m calibration.transfer_verdicts --replays 10 --keep
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import product
+from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from calibration.transfer_bank import BANK, KINDS, WORLDS, guess_of
-from nfd.core.estimates import Interval
+from makers.pages.words import LEVEL, paragraph, scaled, sentence
+from makers.tables import fill_page, markdown
+from nfd.core.estimates import Interval, share
+from nfd.core.files import write_json
+from nfd.core.tables import Row
 from nfd.laws.best_rate import LEARNT, Scores, rounded
 from nfd.laws.regret import Regret
 from nfd.laws.rule_transfer import TOLERANCE, RuleTransfer
 from nfd.laws.sequential import Runs, Search
 
+NUMBERS = Path(__file__).with_suffix(".json")
+PAGE = Path(__file__).parents[1] / "docs/transfer-verdicts.md"
+# How the page names the designs.
+SHOWN = {"grid": "grid", "sequential": "search"}
+WORLD_NAMES = {"bank": "bank of {worlds}", "made up": "{worlds} made up"}
 # Of the true regret from the tolerance: nearer cases are not clear.
 CLEAR = 0.05
 
@@ -327,19 +338,79 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def main() -> None:
-    """Print the error rates of both designs, by world and in all."""
+    """Print the error rates of both designs, by world and in all; keep those in all."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--replays", type=int, default=30)
     parser.add_argument("--made-up", type=int, default=0, help="so many worlds, not the bank")
+    parser.add_argument("--keep", action="store_true", help="store the rates, and fill the page")
     asked = parser.parse_args()
     rows = defaultdict[str, list[dict[str, Any]]](list)
-    for world in [made_up(key) for key in range(asked.made_up)] or bank():
+    worlds = [made_up(key) for key in range(asked.made_up)] or bank()
+    for world in worlds:
         for name, design in DESIGNS.items():
             own = [judged(world, design(world, seed)) for seed in range(asked.replays)]
             rows[name] += own
             print(f"{world.name:24} {name:10} true {100 * own[0]['truth']:5.1f} %", _line(own))
     for name, all_rows in rows.items():
         print(f"{'all':24} {name:10}", _line(all_rows))
+    if asked.keep:
+        stored = read()
+        stored["made up" if asked.made_up else "bank"] = {
+            "worlds": len(worlds),
+            "replays": asked.replays,
+            "designs": {name: summary(all_rows) for name, all_rows in rows.items()},
+        }
+        write_json(NUMBERS, stored)
+        if stored.keys() >= WORLD_NAMES.keys():
+            fill_page(PAGE, texts(stored))
+
+
+def read() -> dict[str, Any]:
+    """The stored rates, by worlds."""
+    stored: dict[str, Any] = json.loads(NUMBERS.read_text("utf-8")) if NUMBERS.exists() else {}
+    return stored
+
+
+def texts(stored: Mapping[str, Any]) -> dict[str, str]:
+    """The texts of the page."""
+    table = list[Row]()
+    for worlds, words in WORLD_NAMES.items():
+        of_worlds = stored[worlds]
+        for design, name in SHOWN.items():
+            rates = of_worlds["designs"][design]
+            row: Row = {"worlds": words.format(**of_worlds), "design": name}
+            table.append(row | _cells(rates))
+    return {"answer": _answer(stored), "rates": markdown(table)}
+
+
+def _answer(stored: Mapping[str, Any]) -> str:
+    """How many verdicts of a search are false, and its compute beside a grid."""
+    false = 0
+    replays = 0
+    shares = []
+    for of_worlds in stored.values():
+        search = of_worlds["designs"]["sequential"]
+        count = of_worlds["worlds"] * of_worlds["replays"]
+        false += round(count * (search["false TRANSFERS"] + search["false COSTS"]))
+        replays += count
+        shares.append(100 * search["cost"] / of_worlds["designs"]["grid"]["cost"])
+    wrong = scaled(share(false, replays).limits, 100)
+    return paragraph(
+        f"**Of {replays} verdicts of a search {false} are false, "
+        f"{sentence(wrong, '.1f', ' %', LEVEL)}** (replays count as independent), for "
+        f"{min(shares):.0f} to {max(shares):.0f} % of the compute of a grid."
+    )
+
+
+def _cells(rates: Mapping[str, float]) -> Row:
+    """The rates of one design as a row of the page."""
+    cells: Row = {}
+    for name in ("false TRANSFERS", "false COSTS"):
+        cells[name] = f"{100 * rates[name]:.1f} %" if rates[name] else "none"
+    for name in ("undecided", "undecided, clear"):
+        cells[name] = f"{100 * rates[name]:.0f} %"
+    cells["coverage"] = f"{100 * rates['coverage']:.0f} %"
+    return cells | {"compute": f"{rates['cost']:.1f}", "trainings": f"{rates['trainings']:.1f}"}
 
 
 def _line(rows: Sequence[Mapping[str, Any]]) -> str:

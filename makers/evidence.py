@@ -238,11 +238,11 @@ def epochs() -> Any:
         }
         for row in read(DOCS / "epochs.csv")
     ]
-    # As the page has them, with their intervals.
-    kernels = {"NNGP, depth 4": 61.8, "NTK, depth 4": 60.9}
     grey = list[Row]()
-    for name, error in kernels.items():
-        grey += [{"series": name, "x": x, "y": error} for x in (64, 8192)]
+    for row in read(NUMBERS / "epochs-limits.csv"):
+        if row["name"] in ("NNGP, depth 4", "NTK, depth 4"):
+            error = float(row["value"])
+            grey += [{"series": row["name"], "x": x, "y": error} for x in (64, 8192)]
     title = "Wider networks come to the error of kernels,\nnot below it"
     return panel(title, rows, "width n", "test error, %", grey, "semilogarithmic")
 
@@ -290,17 +290,25 @@ def wide() -> Any:
     return panel(title, rows, "width", "training loss, nats per byte", limit, "semilogarithmic")
 
 
+# Columns that name an exponent of Muon.
+COLUMNS = ("optimizer", "axis", "rule", "quantity")
+
+
 def muon() -> Any:
     """Draw how updates go with size under Muon, as powers."""
-    rows = [
-        {
-            "name": row["name"],
-            "value": float(row["value"]),
-            "low": float(row["low"]),
-            "high": float(row["high"]),
-        }
-        for row in read(NUMBERS / "muon.csv")
-    ]
+    names = {
+        ("width", "complete-p"): "width",
+        ("depth", "complete-p"): "depth, complete-p",
+        ("depth", "depth-mup"): "depth, depth-mup",
+    }
+    every = read(NUMBERS / "muon.csv")
+    rows = list[Row]()
+    for quantity in ("inner", "function"):
+        for (axis, rule), name in names.items():
+            wanted = ("muon", axis, rule, f"{quantity} update")
+            (row,) = (row for row in every if tuple(map(row.get, COLUMNS)) == wanted)
+            ends = {end: float(row[end]) for end in ("value", "low", "high")}
+            rows.append({"name": f"{quantity}, {name}"} | ends)
     x = alt.X(
         "value:Q",
         scale=alt.Scale(domain=[-0.7, 0.4]),

@@ -61,6 +61,8 @@ SHOWN_OF_OWN = (
     "error",
     "inside",
 )
+# A source whose rates diverge in fewer cells is among those that do not.
+RARE = 0.01
 # Sources under MIT or Apache-2.0.
 FREE = ("epfl", "fantastic", "gadre", "gemstones", "olmo", "porian")
 
@@ -247,6 +249,11 @@ def facts_of_rates(rates: Row) -> dict[str, Any]:
         "cheaper": sum(row["excess"] < min(row["same"], row["plan"]) for row in cases),
         "met": sum(row["excess"] <= row["goal"] for row in with_goal),
         "held": float(np.mean([*coverage.values()])),
+        "small": [
+            row
+            for source, row in rates["prices"].items()
+            if source != "all" and row["diverged"] < RARE
+        ],
         "below": [
             f"{name} ({share(value)})" for name, value in coverage.items() if value < COVERED
         ],

@@ -87,10 +87,12 @@ def terminal(title: str, rows: Sequence[Row]) -> None:
 def markdown(rows: Sequence[Row]) -> str:
     """A table of Markdown."""
     names = columns(rows)
-    lines = [names, ["---"] * len(names)]
+    table = [names]
     for row in rows:
-        lines.append([cell(name, row.get(name)) for name in names])
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+        table.append([cell(name, row.get(name)) for name in names])
+    lines = ["| " + " | ".join(cells) + " |" for cells in table]
+    lines.insert(1, "|" + "---|" * len(names))
+    return "\n".join(lines)
 
 
 def fill_page(page: Path, texts: Mapping[str, str]) -> None:

@@ -133,8 +133,6 @@ def _cells(row: Row, outcome: Row | None) -> Row:
         "measured": f"{outcome['value']:.3f}",
         "inside": "yes" if score["inside"] else "no",
         "off by, %": f"{score['error']:+.1f}",
-        "authors, %": f"{score['authors']:+.1f}",
-        "usual, %": f"{score['usual']:+.1f}",
     }
 
 
@@ -162,19 +160,17 @@ def _score(rows: list[Row], outcomes: dict[str, Row]) -> str:
 def _note(row: Row, outcome: Row | None) -> str:
     """What a row was made from, and where its numbers are."""
     authors = row["authors"]
-    own = f"Its authors: {authors['value']:g} ({authors['date']}, {authors['source']})."
+    own = f"Its authors: {authors['date']}, {authors['source']}."
     if authors.get("note"):
         own += f" {authors['note']}"
-    refused = f" Refused: {row['refused']}" if row["refused"] else ""
-    when = "" if row["before"] else ", after the training had ended"
-    made = f"made {row['made']}{when} with nfd {row['version']}"
+    refused = f" Refused: {row['refused'].split('. ')[0]}." if row["refused"] else ""
     note = (
         f"- **{row['run']}** (`{row['id']}`): {row['score']}, at {in_words(row['target'])}, from "
-        f"{len(row['runs'])} runs ({row['source']}; public {row['known']}), {made}. "
-        f"{row['caveat']} {own}{refused}"
+        f"{len(row['runs'])} runs ({row['source']}; public {row['known']}), by nfd "
+        f"{row['version']}. {row['caveat']} {own}{refused}"
     )
     if outcome is not None:
-        note += f" Measured: {outcome['value']:g} ({outcome['date']}, {outcome['source']})."
+        note += f" Measured: {outcome['date']}, {outcome['source']}."
     return _linked(f"{note} Hash `{hash_of(row)}`.")
 
 

@@ -58,6 +58,7 @@ from torch import Tensor
 from torch.nn import functional
 
 import nfd
+from makers.pages.words import LEVEL, paragraph, sentence
 from makers.tables import fill_page, markdown
 from nfd.core.tables import Row
 from studies.byte_gpt import BYTES, corpus
@@ -405,8 +406,14 @@ def judged(answer: nfd.Transfer) -> Row:
     return {"drift": text, "by the criterion": word}
 
 
-def tables(numbers: Any) -> dict[str, str]:
-    """The tables of the page, by name."""
+def read() -> dict[str, Any]:
+    """The stored losses."""
+    numbers: dict[str, Any] = json.loads(NUMBERS.read_text(encoding="utf-8"))
+    return numbers
+
+
+def texts(numbers: Any) -> dict[str, str]:
+    """The texts of the page, by name."""
     first = answers(numbers)
     later = answers(numbers, "later")
     ranks = list[Row]()
@@ -415,24 +422,55 @@ def tables(numbers: Any) -> dict[str, str]:
         ranks.append({"optimizer, factor": _label(name), "expected": f"{expected:g}"})
         ranks[-1].update(judged(first[name]))
     return {
+        "answer": _answer(first, later),
         "rank": markdown(ranks),
-        "width": markdown(_rows(first, "width", with_seeds=False)),
-        "later-width": markdown(_rows(later, "width", with_seeds=True)),
-        "later-rank": markdown(_rows(later, "rank", with_seeds=True)),
+        "width": markdown(_in_width(first, later)),
+        "plan": _with_the_plan(later),
     }
 
 
-def _rows(looked: dict[str, nfd.Transfer], axis: str, *, with_seeds: bool) -> list[Row]:
+def _answer(first: dict[str, nfd.Transfer], later: dict[str, nfd.Transfer]) -> str:
+    adamw = first["adamw, rank, alpha/r"].drift(RULE, "width")
+    muon = first["muon, rank, none"].drift(RULE, "width")
+    one = later["adamw, width, one"].drift(RULE, "width")
+    plan = later["adamw, width, plan"].drift(RULE, "width")
+    return paragraph(
+        "**Under AdamW alpha / r moves the best learning rate least: by "
+        f"{sentence(adamw.limits, level=LEVEL)} doublings per doubling of rank, from 4 to 256. "
+        f"Its interval leaves the criterion of {MARGIN:g} by {adamw.high - MARGIN:.2f}, so it is "
+        f"undecided. Under Muon no factor keeps it: {sentence(muon.limits)}.** In width, on a "
+        f"later look, one rate for A and B moves by {sentence(one.limits)}, which excludes 0, and "
+        f"the plan's rates by {sentence(plan.limits)}; by the criterion both are undecided."
+    )
+
+
+def _with_the_plan(later: dict[str, nfd.Transfer]) -> str:
+    drifts = list[str]()
+    for factor in ("alpha/sqrt(r)", "none"):
+        drift = later[f"adamw, rank, {factor}, plan"].drift(RULE, "width")
+        drifts.append(sentence(drift.limits, level="" if drifts else LEVEL))
+    return paragraph(
+        "In rank, with the plan's rate of B and AdamW, the best rate moves by "
+        f"{drifts[0]} under alpha / sqrt(r) and {drifts[1]} without a factor, as under alpha / r. "
+        "To Adam, a rate of B that undoes the factor is the same training but for its epsilon, so "
+        "this is not further evidence."
+    )
+
+
+def _in_width(first: dict[str, nfd.Transfer], later: dict[str, nfd.Transfer]) -> list[Row]:
+    """A row of the page for every case in width: the first look and the later one."""
     rows = list[Row]()
-    for name, answer in looked.items():
-        if f", {axis}, " not in name or len(answer.of(RULE).cells) == 1:
+    for name, answer in first.items():
+        if ", width, " not in name:
             continue
         row: Row = {"case": _label(name)}
-        if with_seeds:
-            cells_of = answer.of(RULE).cells
-            row["sizes"] = f"{min(cells_of)[0]} to {max(cells_of)[0]}"
-            row["seeds"] = min(len(scores.seeds) for scores in cells_of.values())
-        rows.append(row | judged(answer))
+        for look in (answer, later.get(name)):
+            if look is not None:
+                cells = look.of(RULE).cells
+                seeds = min(len(scores.seeds) for scores in cells.values())
+                sizes = f"{min(cells)[0]} to {max(cells)[0]}"
+                row[f"{sizes}, {seeds} seeds"] = judged(look)["drift"]
+        rows.append(row)
     return rows
 
 
@@ -467,6 +505,6 @@ if __name__ == "__main__":
     if sys.argv[1:] == ["pilot"]:
         pilot()
     elif sys.argv[1:] == ["page"]:
-        fill_page(PAGE, tables(json.loads(NUMBERS.read_text())))
+        fill_page(PAGE, texts(read()))
     else:
         main()

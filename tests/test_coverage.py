@@ -12,7 +12,7 @@ import pytest
 import torch
 from scipy import stats
 
-from calibration import coverage, coverage_cases, coverage_laws
+from calibration import coverage_cases, coverage_laws
 from calibration.coverage import Draw, Outcome, repeated, row, verdict
 from nfd.core import estimates
 from nfd.core.estimates import pooled_slope
@@ -97,12 +97,6 @@ def test_the_harness_counts() -> None:
         "not measured",
     ]
     assert verdict(row("made up", "few", 9, 10)) == "undecided"
-
-
-def test_the_page_is_that_of_its_table() -> None:
-    assert all(
-        table in coverage.PAGE.read_text() for table in coverage.tables(coverage.read()).values()
-    )
 
 
 # ---- slopes with errors by size

@@ -65,7 +65,6 @@ NEEDS = {"docs/howto/timm.md": "timm.optim"}
 # Pages of frameworks that call what their own dependencies will change.
 OUTDATED = {"docs/howto/lightning.md", "docs/howto/lora.md", "docs/howto/trl.md"}
 WARNS = {  # pages that show a mistake
-    "README.md": "AdamW was not made from the plan",
     "docs/howto/watch.md": r"2 layers do not train \(1\.2\.up, 1\.2\.down\)",
 }
 

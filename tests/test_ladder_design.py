@@ -1,23 +1,17 @@
-"""The replay of designed ladders: its orders are what they say, and the page has its numbers."""
+"""The replay of designed ladders: its orders are what they say."""
 
 from __future__ import annotations
-
-import json
 
 import numpy as np
 
 from calibration.ladder_design import (
     GRID,
-    NUMBERS,
-    PAGE,
     Question,
     ascending,
     grid,
-    shown,
+    read_numbers,
     shuffled,
-    summary,
 )
-from makers.tables import markdown
 from nfd.laws.ladder_outlook import FEWEST_RUNS, REACH
 from nfd.laws.ladder_posterior import read_prior
 
@@ -65,9 +59,5 @@ def test_an_order_stops_with_enough_tuned_runs_that_come_near_enough() -> None:
     assert asked.least < asked.costs.sum()
 
 
-def test_the_page_has_the_numbers_of_the_replay() -> None:
-    stored = json.loads(NUMBERS.read_text("utf-8"))
-    text = PAGE.read_text("utf-8")
-    assert summary(stored["ladders"], stored["stops"]) in text
-    assert markdown(shown(stored["ladders"], stored["stops"])) in text
-    assert len(stored["ladders"]) >= 8
+def test_enough_ladders_are_replayed() -> None:
+    assert len(read_numbers()["ladders"]) >= 8

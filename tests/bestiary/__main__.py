@@ -1,52 +1,96 @@
-"""Ask of every beast and its twin, and write ``docs/bestiary.md``: ``python -m tests.bestiary``."""
+"""Ask of every beast and its twin, store the answers and write ``docs/bestiary.md``.
+
+python -m tests.bestiary         asks, in minutes; writes ``docs/bestiary.json`` and the page
+python -m tests.bestiary page    writes the page from the stored answers
+"""
 
 from __future__ import annotations
 
+import json
+import sys
+from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import torch
-from tests.bestiary.beasts import BEASTS, SOUND
-from tests.bestiary.judge import Answer, asked
+from tests.bestiary.beasts import BEASTS, SOUND, Beast
+from tests.bestiary.judge import asked
 
-PAGE = Path(__file__).parents[2] / "docs" / "bestiary.md"
+from makers.pages.words import LEVEL, scaled, sentence
+from nfd.core.estimates import share
+from nfd.core.files import write_json
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = DOCS / "bestiary.md"
+ANSWERS = DOCS / "bestiary.json"
 WORDS = Path(__file__).with_name("page.md")
 
 
-def _asked(name: str) -> tuple[Answer, Answer]:
+def _of_beast(name: str) -> dict[str, Any]:
     torch.set_num_threads(1)
     (beast,) = (own for own in BEASTS if own.name == name)
-    return asked(beast, sound=False), asked(beast, sound=True)
+    bug = asked(beast, sound=False)
+    twin = asked(beast, sound=True)
+    return {"named": bug.named, "twin": list(twin.raised)}
 
 
-def _of_sound(name: str) -> Answer:
+def _of_sound(name: str) -> list[str]:
     torch.set_num_threads(1)
     (model,) = (own for own in SOUND if own.name == name)
-    return asked(model, sound=True)
+    return list(asked(model, sound=True).raised)
+
+
+def answers() -> dict[str, Any]:
+    """Ask of all: how a bug is named, and what its twin and every sound model raise."""
+    beasts = [beast.name for beast in BEASTS]
+    models = [model.name for model in SOUND]
+    with ProcessPoolExecutor(2) as pool:
+        bugs = dict(zip(beasts, pool.map(_of_beast, beasts), strict=True))
+        sound = dict(zip(models, pool.map(_of_sound, models), strict=True))
+    return {"bugs": bugs, "sound": sound}
+
+
+def page(stored: Mapping[str, Any]) -> str:
+    """The page of these answers."""
+    bugs = stored["bugs"]
+    named = sum(bool(answer["named"]) for answer in bugs.values())
+    false = sum(bool(answer["twin"]) for answer in bugs.values())
+    rows = []
+    for beast in BEASTS:
+        answer = bugs[beast.name]
+        said = answer["named"] or "not named"
+        said += f"; twin: {answer['twin'][0]}" if answer["twin"] else ""
+        rows.append(f"| {_line(beast)} | {said} |\n")
+    sound = []
+    for model in SOUND:
+        raised = stored["sound"][model.name]
+        sound.append(f"| {_line(model)} | {raised[0] if raised else 'nothing'} |\n")
+    shares = {}
+    for name, count, level in (("named", named, LEVEL), ("false", false, "")):
+        interval = scaled(share(count, len(bugs)).limits, 100)
+        text = sentence(interval, ".0f", " %", level)
+        shares[f"{name}_share"] = text.partition("(")[2].rstrip(")")
+    return WORDS.read_text(encoding="utf-8").format(
+        count=len(bugs),
+        named=named,
+        false=false,
+        rows="".join(rows),
+        sound="".join(sound),
+        **shares,
+    )
+
+
+def _line(beast: Beast) -> str:
+    """What a beast is and where it stands, in one line."""
+    return " ".join(f"{beast.says} *{beast.source}*".split())
 
 
 def main() -> None:
-    """Ask, and write the page."""
-    with ProcessPoolExecutor(2) as pool:
-        answers = list(pool.map(_asked, [beast.name for beast in BEASTS]))
-        of_sound = list(pool.map(_of_sound, [model.name for model in SOUND]))
-    named = sum(bool(bug.named) for bug, _ in answers)
-    false = sum(bool(twin.raised) for _, twin in answers)
-    rows = []
-    for beast, (bug, twin) in zip(BEASTS, answers, strict=True):
-        said = bug.named or "not named"
-        said += f"; twin: {twin.raised[0]}" if twin.raised else ""
-        rows.append(f"| {beast.says} *{beast.source}* | {said} |\n")
-    sound = [
-        f"| {model.says} *{model.source}* | {answer.raised[0] if answer.raised else 'nothing'} |\n"
-        for model, answer in zip(SOUND, of_sound, strict=True)
-    ]
-    PAGE.write_text(
-        WORDS.read_text().format(
-            count=len(BEASTS), named=named, false=false, rows="".join(rows), sound="".join(sound)
-        )
-    )
-    print(f"{named} of {len(BEASTS)} named, {false} twins raise something: {PAGE}")
+    """Ask, unless only the page is wanted, and write the page."""
+    if sys.argv[1:] != ["page"]:
+        write_json(ANSWERS, answers())
+    PAGE.write_text(page(json.loads(ANSWERS.read_text(encoding="utf-8"))), encoding="utf-8")
 
 
 if __name__ == "__main__":

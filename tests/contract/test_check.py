@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import shlex
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
@@ -827,6 +828,11 @@ def test_the_command_says_writes_and_exits(rule: str, code: int, tmp_path: Path)
         row["step"]: row["verdict"] for row in result["table"] if row["meter"] == "inner_update"
     }
     assert words == dict.fromkeys((1, 5), "COLLAPSES" if code else "STABLE")
+    if not code:
+        # What to run next is a command; this option ends it before it trains.
+        advised = shlex.split(result["answer"]["next"]["code"])[1:]
+        told = run(*advised, "--columns", "lr=x", folder=tmp_path).stderr
+        assert "--columns is for a table of runs" in told
 
 
 # ---- verdicts of ``nfd.check`` on networks that are sound, and on networks that are broken by

@@ -426,3 +426,53 @@ def test_a_gradient_that_is_not_asked_for_is_no_fault() -> None:
     )
     assert not told(check)
     assert math.isfinite(check.runs[0]["loss"])
+
+
+# ---- an expert that is unlike the others
+
+
+def only_one_unlike(kind: str, width: int, depth: int) -> nn.Module:
+    """A mixture of eight experts in each block, the third of which is unlike the others."""
+    model = Model(width, depth, kind="list", experts=8)
+    for block in model.blocks:
+        expert = block.moe.experts[2]
+        if kind == "another start":
+            with torch.no_grad():
+                expert[0].weight.mul_(10)
+        elif kind == "frozen":
+            expert.requires_grad_(False)
+        elif kind == "another width":
+            block.moe.experts[2] = feed_forward(width, 8 * width)
+        elif kind == "shared":
+            block.moe.experts[3] = expert
+    return model
+
+
+@pytest.mark.parametrize(
+    "kind", ["like the others", "another start", "frozen", "another width", "shared"]
+)
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_one_unlike_expert_is_told_from_its_like(kind: str, device: str) -> None:
+    make: Any = partial(only_one_unlike, kind)
+    with torch.device(device):
+        model = make(32, 2)
+    plan = nfd.plan(model, rule="complete-p", make_model=make, base=(8, 2), sample=IDS)
+    of = {e: f"blocks.1.moe.experts.{e}.0.weight" for e in range(8)}
+    entries = {e: plan.entries[name] for e, name in of.items() if name in plan.entries}
+    rest = [entry for e, entry in entries.items() if e != 2]
+    unlike = entries[2]
+
+    # a row and a rate for every expert, whatever stood for it
+    assert len(entries) == (7 if kind == "shared" else 8)
+    assert all(plan.rate(of[e]) == 1 / 4 for e in entries)
+    assert {(entry.shape, entry.is_frozen, entry.role) for entry in rest} == {
+        (rest[0].shape, False, "inner")
+    }
+    # eight draws of 8 x 16 numbers differ by a tenth or so
+    stds = [entry.start.std for entry in rest]
+    assert max(stds) < 1.5 * min(stds)
+
+    assert (unlike.start.std > 5 * max(stds)) == (kind == "another start")
+    assert unlike.is_frozen == (kind == "frozen")
+    assert (unlike.shape != rest[0].shape) == (kind == "another width")
+    assert (of[3] not in plan.entries) == (kind == "shared")

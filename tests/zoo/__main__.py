@@ -23,6 +23,8 @@ from tests.zoo.test_plans import CASES, EXHIBITS, planned, sample_of
 from tests.zoo.test_plans import test_every_tensor_is_planned_as_published as as_published
 
 import nfd
+from makers.pages.words import LEVEL, scaled, sentence
+from nfd.core.estimates import share
 from nfd.scaling.model import matches
 from nfd.scaling.samples import call_with
 
@@ -200,24 +202,21 @@ WORDS = Path(__file__).with_name("page.md")
 def page(answers: dict[str, Any]) -> str:
     """The page of these answers."""
     known = {exhibit.name: exhibit for exhibit in EXHIBITS}
-    rows = ["| model | plan | standard | check | defer |\n|---|---|---|---|---|\n"]
+    rows = ["| model | standard | check |\n|---|---|---|\n"]
     told = dict[str, list[str]]()
     for name, of in answers.items():
         said = re.sub(
-            r" suspects| of \d+ right",
+            " suspects",
             "",
-            "{plan} | {standard} | {check} | {defer}".format(
+            "{standard} | {check}".format(
                 standard=of["check, standard"]["verdict"],
                 **{q: own["verdict"] for q, own in of.items()},
             ),
         )
         said = said.replace(" faults, ", "/")
         package = f" ({known[name].source})" if known[name].source != "transformers" else ""
-        rows.append(
-            f"| {name}{package} | "
-            f"{said.replace(' matrices by where=', '&ast;').replace(' matrices', '')} |\n"
-        )
-        for question in ("plan", "check", "defer", "watch"):
+        rows.append(f"| {name}{package} | {said} |\n")
+        for question in ("plan", "check", "watch"):
             if note := of[question]["note"]:
                 why = f" ({known[name].note})" if question == "check" else ""
                 told.setdefault(f"{question}: {_short(note)}{why}", []).append(name)
@@ -234,6 +233,12 @@ def page(answers: dict[str, Any]) -> str:
         "transfer": "TRANSFERS",
         "watch": "quiet; named",
     }
+    found = {q: len(named(q, v)) for q, v in counts.items()}
+    shares = {}
+    for question, level in (("plan", LEVEL), ("check", "")):
+        interval = scaled(share(found[question], len(answers)).limits, 100)
+        text = sentence(interval, ".0f", " %", level)
+        shares[f"{question}_share"] = text.partition("(")[2].rstrip(")")
     return WORDS.read_text().format(
         count=len(answers),
         width=32,
@@ -244,18 +249,14 @@ def page(answers: dict[str, Any]) -> str:
         longest=max(seconds),
         told="".join(f"- **{', '.join(names)}**, {note}\n" for note, names in told.items()),
         unsure=" and ".join(named("transfer", "UNCERTAIN")),
-        **{q: len(named(q, v)) for q, v in counts.items()},
+        **found,
+        **shares,
     )
 
 
 def _short(note: str, most: int = 130) -> str:
-    """A note in one line: of a list of matrices that stay, the reasons."""
+    """A note in one line."""
     line = re.sub(r"\s+", " ", note).replace("*", "&ast;")
-    if reasons := dict.fromkeys(re.findall(r"'[^']+': (it [^;.]+)", line)):
-        line = f"of some others, {'; '.join(reasons)}"
-    line = re.sub(
-        r".*(some code reads) the weight of \S+ (instead of calling it).*", r"\1 a weight \2", line
-    )
     return line if len(line) <= most else f"{line[:most].rpartition(' ')[0]} ..."
 
 

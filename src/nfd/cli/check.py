@@ -132,8 +132,6 @@ class CheckCommand(SizesCommand):
             words += [f"--{axis}s", *map(str, sorted({sizes[0], sizes[-1]}))]
         if rule is not None:
             words += ["--rules", rule]
-        if self.base is not None:
-            words += ["--base", *map(str, self.base)]
         if self.optimizer is not None:
             words += ["--optimizer", self.optimizer]
         return shlex.join(words)

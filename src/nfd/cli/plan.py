@@ -161,6 +161,7 @@ class PlanCommand(NetworkCommand):
                 "title": answer.title,
                 "command": command,
                 "answer": answer.plain(),
+                "lead": answer.lead,
                 "config": self.settings,
                 "lr": lr,
             }

@@ -82,6 +82,11 @@ class Answer:
         but = f"But {self.but}" if self.but else ""
         return [text for text in (self.title, self.because, but, *self.details) if text]
 
+    @property
+    def lead(self) -> dict[str, str]:
+        """``lead`` of ``result.json``, which goes in 0.5: ``answer`` says all of it."""
+        return {"verdict": self.title, "tone": self.tone}
+
     def with_next(self, label: str, code: str) -> Answer:
         """The same answer with something else to run next."""
         return replace(self, next=Next(label, code))

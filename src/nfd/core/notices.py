@@ -59,6 +59,26 @@ def _module_of(frame: FrameType) -> str:
     return str(frame.f_globals.get("__name__") or "")
 
 
+class OldName:
+    """An attribute under a name that goes: it warns, and answers by what replaces it."""
+
+    def __init__(self, instead: str, read: Callable[[Any], Any]) -> None:
+        """Take what the warning says to write, and a function of the object that answers."""
+        self._instead = instead
+        self._read = read
+        self._name = ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = f"{owner.__name__}.{name}"
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        if instance is None:
+            return self
+        text = f"{self._name} goes in 0.5: {self._instead}."
+        warnings.warn(text, FutureWarning, stacklevel=2)
+        return self._read(instance)
+
+
 def moved(module: str, places: Mapping[str, str]) -> Callable[[str], Any]:
     """Return the ``__getattr__`` of a module whose names live elsewhere now.
 

@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from nfd.core.names import MAX_SEED
 
@@ -139,6 +140,40 @@ def global_streams(seed: int | None = None, devices: Sequence[torch.device] = ()
         finally:
             np.random.set_state(numpys)
             random.setstate(pythons)
+
+
+class RepeatedDraws(TorchFunctionMode):
+    """A context in which few numbers of a large tensor are drawn, and the others repeat them.
+
+    For models whose initial numbers nobody measures. Whole rows are drawn, of a stack of experts
+    the first expert, so that bounds that follow the number of inputs stay. Rows of a matrix still
+    differ, as the count of the numbers that are repeated is a prime.
+    """
+
+    _DRAWS = (
+        Tensor.normal_,
+        Tensor.uniform_,
+        nn.init.normal_,
+        nn.init.uniform_,
+        nn.init.kaiming_uniform_,
+    )
+    _REPEATED = 65537
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        options = dict(kwargs or {})
+        if func not in self._DRAWS:
+            return func(*args, **options)
+        out, *law = args or (options.pop("tensor"),)
+        is_large = out.numel() > 4 * self._REPEATED and not out.is_meta
+        if not is_large or not out.is_contiguous():
+            return func(out, *law, **options)
+        rows = math.ceil(self._REPEATED * len(out) / out.numel())
+        func(out.detach()[:rows], *law, **options)
+        numbers = out.detach().view(-1)
+        repeated = numbers[: self._REPEATED]
+        for part in numbers[self._REPEATED :].split(self._REPEATED):
+            part.copy_(repeated[: len(part)])
+        return out
 
 
 def _seed_pytorch(seed: int) -> None:

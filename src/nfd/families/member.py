@@ -177,17 +177,18 @@ class Member:
             return note_call
 
         parts = modules(self.module)
+        blocks = frozenset(self.plan.blocks)
         with as_written(), ExitStack() as hooks:
             # Blocks, and modules outside of blocks, may take the stream as input. Modules inside of
             # blocks are not looked at.
             for name, part in parts.items():
-                is_inside = block_of(name, self.plan.blocks) is not None
-                if not is_inside or name in self.plan.blocks:
+                is_inside = block_of(name, blocks) is not None
+                if not is_inside or name in blocks:
                     hooks.enter_context(
                         part.register_forward_pre_hook(note_inputs, with_kwargs=True)
                     )
-            for stack, blocks in self.stacks.items():
-                for block in blocks:
+            for stack, of_stack in self.stacks.items():
+                for block in of_stack:
                     if block in parts:
                         hook = hook_of(stack, block)
                         hooks.enter_context(

@@ -60,6 +60,8 @@ def lines_of(rows: Any, given: Mapping[str, str | None]) -> list[Record]:
     wanted = given.get(TABLE)
     names = Names({field: name for field, name in given.items() if field != TABLE})
     content = _content(rows)
+    if wanted is None:
+        _refuse_answer(content)
     if isinstance(content, Mapping) or wanted is not None:
         content = _chosen(_tables(content, names), content, wanted)
     kind = (
@@ -89,6 +91,16 @@ def _content(rows: Any) -> Any:
             rows = rows.reset_index()
         return rows.to_dict("records")
     return rows
+
+
+def _refuse_answer(content: Any) -> None:
+    """Refuse a ``result.json``: its rows are numbers of an answer, which look like runs."""
+    command = content.get("command") if isinstance(content, Mapping) else None
+    if isinstance(command, str) and command.startswith("nfd ") and "config" in content:
+        raise InputError(
+            f"the log is the answer of {command!r}, not a table of runs. Pass the table that it "
+            "was fitted to; an answer by training is made again by its command, from stored runs."
+        )
 
 
 # ---- tables in a nested dict

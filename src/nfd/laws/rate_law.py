@@ -27,10 +27,10 @@ from __future__ import annotations
 import json
 import math
 import os
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,6 +42,7 @@ from nfd.core.answer import Answer
 from nfd.core.checks import check_real
 from nfd.core.errors import InputError
 from nfd.core.estimates import Interval, student
+from nfd.core.notices import OldName
 from nfd.core.tables import Row
 from nfd.laws.bowl import (
     LAW_CAP,
@@ -694,17 +695,10 @@ class RateLaw(Shown):
 
         return first_sections(self)
 
-    @property
-    def law(self) -> RateLaw:
-        """This law, as ``nfd.fit_transfer`` returned it inside of an answer."""
-        warnings.warn("law goes in 0.5: the answer is the law.", FutureWarning, stacklevel=2)
-        return self
-
-    @property
-    def rules(self) -> tuple[()]:
-        """Nothing: a law of the rate stands in place of rules."""
-        warnings.warn("rules goes in 0.5: a law of the rate has none.", FutureWarning, stacklevel=2)
-        return ()
+    # Names of 0.3, where nfd.fit_transfer returned a law inside of an nfd.Transfer.
+    law = OldName("the answer is the law", lambda law: law)
+    rules = OldName("a law of the rate has none", lambda law: ())
+    lead = OldName("write answer", attrgetter("answer"))
 
     def _term(self, slope: Array) -> Interval:
         return student(float(slope @ self.terms), math.sqrt(slope @ self.spread @ slope), math.inf)

@@ -12,7 +12,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from nfd.core.checks import check_choice, check_real
 from nfd.core.errors import InputError
 from nfd.core.estimates import UNKNOWN, Interval
 from nfd.core.names import AXES, Axis
+from nfd.core.notices import OldName
 from nfd.core.tables import Row
 from nfd.core.words import plural
 from nfd.laws.best_rate import LEAST_LOSS, Scores, Size, in_words
@@ -44,6 +46,14 @@ if TYPE_CHECKING:
     from nfd.laws.rate_against import RateAgainst
     from nfd.laws.rate_law import RateLaw
     from nfd.report.page import Section
+
+
+def _without_law(transfer: Transfer) -> NoReturn:
+    """Refuse what only a law over parameters, tokens and batch has."""
+    raise InputError(
+        f"nfd.fit_rate_law fits the law over parameters, tokens and batch. {transfer.about}"
+    )
+
 
 # ---- The answer of a sweep or of a log, for all rules.
 
@@ -76,12 +86,13 @@ class Transfer(Shown):
     has_guess: bool = True
     spent: SearchSpent | None = None
 
-    @property
-    def law(self) -> None:
-        """None: ``nfd.fit_rate_law`` returns rate laws."""
-        warnings.warn(
-            "Transfer.law goes in 0.5: nfd.fit_rate_law returns laws.", FutureWarning, stacklevel=2
-        )
+    # Names of 0.3.
+    law = OldName("nfd.fit_rate_law returns laws", lambda transfer: None)
+    lead = OldName("write answer", attrgetter("answer"))
+    sentences = OldName("write answer.details", attrgetter("answer.details"))
+    at = OldName("nfd.fit_rate_law(rows).at", _without_law)
+    exponents = OldName("nfd.fit_rate_law(rows).exponents", _without_law)
+    critical_batch = OldName("nfd.fit_rate_law(rows).critical_batch", _without_law)
 
     def __iter__(self) -> Iterator[RuleTransfer]:
         return iter(self.rules)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, astuple, dataclass, field
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from nfd.core.estimates import Interval
 from nfd.core.files import expanded, write_json
 from nfd.core.modes import gradients
 from nfd.core.names import AXES, MOST, RULE, SEEDS, WIDEST, Axis, RuleName
+from nfd.core.notices import OldName
 from nfd.core.random import global_state
 from nfd.core.tables import Row
 from nfd.core.words import number, plural, quoted
@@ -621,6 +623,8 @@ class Check(Shown):
     def answer(self) -> Answer:
         """State, decision, evidence, what to change, and what to run next."""
         return answer_of(self)
+
+    lead = OldName("write answer", attrgetter("answer"))
 
     def first_sections(self) -> list[Section]:
         """What to change, and the quantities that show it."""

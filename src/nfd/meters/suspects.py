@@ -179,7 +179,7 @@ class Sizes:
         infos = tensors(self.member.module)
         epsilons = self._epsilons()
         most = max(self.effects.values(), default=0.0)
-        blocks = self.member.plan.blocks
+        blocks = frozenset(self.member.plan.blocks)
         rows = []
         for name, start in self.start.items():
             changed = whole(infos[name].parameter.detach()) - start
@@ -859,7 +859,7 @@ class Kinds:
     """
 
     def __init__(self, plan: Plan) -> None:
-        self.blocks = plan.blocks
+        self.blocks = frozenset(plan.blocks)
         self.names = dict[str, str]()
         traits = defaultdict[str, set[tuple[Any, ...]]](set)
         for name, entry in plan.entries.items():

@@ -323,7 +323,8 @@ class Baseline:
         """
         module = self.member.module
         parts = modules(module)
-        writers = {name: block_of(name, self._blocks) for name in self.outer}
+        all_blocks = frozenset(self._blocks)
+        writers = {name: block_of(name, all_blocks) for name in self.outer}
         blocks = {block for block in writers.values() if block in calls.made}
         if not blocks:
             return {}

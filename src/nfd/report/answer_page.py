@@ -53,6 +53,7 @@ class AnswerPage:
                 "config": dict(self.settings),
                 "command": self.command,
                 "answer": self.answer.plain(),
+                "lead": self.answer.lead,
                 "answers": self.answer.sentences,
                 "charts": [one.plain() for one in pictures],
                 "findings": plain(self.findings),

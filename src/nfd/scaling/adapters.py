@@ -9,7 +9,7 @@ Source: Hu et al., LoRA (arXiv 2106.09685), section 4.1; Hayou et al., LoRA+ (ar
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from nfd.scaling.model import TensorInfo
 
@@ -26,27 +26,46 @@ def first_of_adapters(infos: Mapping[str, TensorInfo]) -> dict[str, str]:
     numbers yet, only the name that peft gives to A shows it.
     """
     matrices = [info for info in infos.values() if info.ins and info.outs]
-    frozen = [info for info in matrices if not info.parameter.requires_grad]
+    frozen = _by_module(info for info in matrices if not info.parameter.requires_grad)
+    if not frozen:
+        return {}
     trained = [info for info in matrices if info.parameter.requires_grad]
+    named = _by_module(trained)
+    zero = _by_module(info for info in trained if _is_zero(info))
     adapters = {}
     for first in trained:
-        module = _smallest_with(first, frozen)
+        module = next((name for name in _modules_around(first.name) if name in frozen), None)
         if module is None:
             continue
-        beside = [info for info in frozen if info.name.startswith(module)]
-        seconds = [info for info in trained if info.name.startswith(module) and info != first]
-        for second in seconds:
-            fitting = [info for info in beside if _is_map_beside(first, second, info)]
-            if fitting and _starts_as_adapter(first, second):
-                adapters[first.name] = fitting[0].name
+        seconds = named if _NAME in first.name.split(".") else zero
+        beside = _map_beside(first, seconds.get(module, {}), frozen[module])
+        if beside is not None:
+            adapters[first.name] = beside
     return adapters
 
 
-def _smallest_with(tensor: TensorInfo, others: list[TensorInfo]) -> str | None:
-    """Return the prefix of the smallest module that holds a tensor and one of the others."""
-    for module in _modules_around(tensor.name):
-        if any(other.name.startswith(module) for other in others):
-            return module
+# A module has tensors of few sizes, so that these are compared in place of the tensors.
+Sizes = tuple[int, int]
+BySize = dict[Sizes, list[TensorInfo]]
+
+
+def _by_module(infos: Iterable[TensorInfo]) -> dict[str, BySize]:
+    """List tensors by the prefix of every module that holds them, and by inputs and outputs."""
+    by_module = dict[str, BySize]()
+    for info in infos:
+        sizes = _count(info, info.ins), _count(info, info.outs)
+        for module in _modules_around(info.name):
+            by_module.setdefault(module, {}).setdefault(sizes, []).append(info)
+    return by_module
+
+
+def _map_beside(first: TensorInfo, seconds: BySize, frozen: BySize) -> str | None:
+    """Name the frozen matrix that has the inputs of one and the outputs of another after it."""
+    for (inputs, outputs), of_size in seconds.items():
+        beside = frozen.get((_count(first, first.ins), outputs))
+        is_another = len(of_size) > 1 or of_size[0].name != first.name
+        if beside and is_another and inputs == _count(first, first.outs):
+            return beside[0].name
     return None
 
 
@@ -58,17 +77,9 @@ def _modules_around(name: str) -> Iterator[str]:
     yield ""
 
 
-def _is_map_beside(first: TensorInfo, second: TensorInfo, frozen: TensorInfo) -> bool:
-    """Whether two matrices, one after the other, have the sizes of a frozen one."""
-    has_inputs = _count(first, first.ins) == _count(frozen, frozen.ins)
-    has_outputs = _count(second, second.outs) == _count(frozen, frozen.outs)
-    return has_inputs and has_outputs and _count(first, first.outs) == _count(second, second.ins)
-
-
-def _starts_as_adapter(first: TensorInfo, second: TensorInfo) -> bool:
-    values = second.parameter.detach()
-    is_zero = not values.is_meta and not values.any()
-    return is_zero or _NAME in first.name.split(".")
+def _is_zero(info: TensorInfo) -> bool:
+    values = info.parameter.detach()
+    return not values.is_meta and not values.any()
 
 
 def _count(info: TensorInfo, dims: tuple[int, ...] | None) -> int:

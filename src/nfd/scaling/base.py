@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Self, cast
 
 import torch
@@ -16,7 +17,7 @@ from nfd.core.checks import check_count, check_takes
 from nfd.core.errors import InputError, InputTypeError, blaming
 from nfd.core.modes import default_type, users_type
 from nfd.core.names import MOST, WIDEST
-from nfd.core.random import global_streams
+from nfd.core.random import RepeatedDraws, global_streams
 from nfd.scaling.entries import Start
 from nfd.scaling.model import (
     Blocks,
@@ -40,16 +41,29 @@ MakeModel = Callable[[int, int], nn.Module]
 # ---- the constructor of the user
 
 
-def instance(make_model: MakeModel, width: int, depth: int, seed: int | None = None) -> nn.Module:
+def instance(
+    make_model: MakeModel,
+    width: int,
+    depth: int,
+    seed: int | None = None,
+    *,
+    repeats_draws: bool = False,
+) -> nn.Module:
     """Build a model of the user's constructor, from this seed if one is given.
 
     It has the user's default type. Random streams are left as they were.
+
+    Args:
+        repeats_draws: whether only names, shapes and the order of operations matter, so that few
+            numbers of a large tensor need to be drawn. Most of the time that a large model takes to
+            build goes into drawing them.
     """
     width = check_count("width", width)
     depth = check_count("depth", depth)
     check_takes("make_model", make_model, "width", "depth")
     could_not = f"make_model({width}, {depth}) could not be built"
-    with global_streams(seed), default_type(users_type()), blaming(could_not):
+    draws = RepeatedDraws() if repeats_draws else nullcontext()
+    with global_streams(seed), default_type(users_type()), blaming(could_not), draws:
         model: Any = make_model(width, depth)
     if not isinstance(model, nn.Module):
         raise InputTypeError(
@@ -65,13 +79,14 @@ def check_constructor(make_model: MakeModel, widths: Sequence[int], depths: Sequ
     """
     width = widths[0]
     depth = depths[0]
-    small = tensors(instance(make_model, width, depth))
+    shapes_of = partial(instance, make_model, repeats_draws=True)
+    small = tensors(shapes_of(width, depth))
     for wider in widths[1:2]:
-        large = tensors(instance(make_model, wider, depth))
+        large = tensors(shapes_of(wider, depth))
         if not any(_changed_shapes(small, large)):
             raise _unlike((wider, depth), (width, depth), "other shapes")
     for deeper in depths[1:2]:
-        large = tensors(instance(make_model, width, deeper))
+        large = tensors(shapes_of(width, deeper))
         changed = _changed_shapes(small, large)
         # Depth changes the shape of few at most: the last block of a stage often leads to another
         # width.
@@ -108,6 +123,9 @@ def _unlike(large: tuple[int, int], small: tuple[int, int], wanted: str) -> Inpu
 # Standard errors from 0 beyond which the mean of at least _MANY numbers is not chance.
 _MEANT = 6.0
 _MANY = 30
+# The first numbers of a tensor, and numbers that fit into a cache.
+_FIRST = 1024
+_PART = 2**16
 # The ratio of standard deviations that still are one law, measured in small tensors.
 _ALIKE = 1.5
 
@@ -119,7 +137,8 @@ def start_of(values: Tensor) -> Start:
     if values.is_meta:
         raise InputError("The model must have initial weights to read; it is on the meta device.")
     value = float(values.flatten()[0]) if count else 0.0
-    if bool((values == value).all()):
+    # The first numbers of most tensors differ already.
+    if bool((values.flatten()[:_FIRST] == value).all()) and bool((values == value).all()):
         return Start(0.0, value)
     square = float(torch.linalg.vector_norm(values, dtype=torch.float64)) ** 2 / count
     mean = float(values.sum(dtype=torch.float64)) / count
@@ -147,10 +166,20 @@ def start_by(t: TensorInfo, again: Tensor | None) -> Start:
 
 def _are_alike(values: Tensor, again: Tensor) -> bool:
     """Whether the numbers of two seeds are equal, or correlated beyond chance."""
-    a = values.flatten().double()
-    b = again.flatten().double()
-    bound = _MEANT / math.sqrt(max(len(a), 1)) * a.norm() * b.norm()
-    return torch.equal(a, b) or bool((a @ b).abs() > bound)
+    product = 0.0
+    square = 0.0
+    square_again = 0.0
+    numbers = values.flatten()
+    numbers_again = again.flatten()
+    # Parts that fit into a cache, and no copies of all numbers in double precision.
+    for first in range(0, len(numbers), _PART):
+        a = numbers[first : first + _PART].double()
+        b = numbers_again[first : first + _PART].double()
+        product += float(a @ b)
+        square += float(a @ a)
+        square_again += float(b @ b)
+    bound = _MEANT / math.sqrt(max(values.numel(), 1)) * math.sqrt(square * square_again)
+    return abs(product) > bound or torch.equal(values, again)
 
 
 # ---- the base
@@ -167,6 +196,11 @@ class Constructor:
     def at(self, wider: int = 1, deeper: float = 1.0, seed: int = 0) -> nn.Module:
         """Build the base, or a model so many times as wide and as deep."""
         return instance(self.make, wider * self.width, round(deeper * self.depth), seed)
+
+    def built_as(self, wider: int = 1, deeper: float = 1.0) -> nn.Module:
+        """Build a model to see how it is written: its initial numbers are not to be measured."""
+        size = wider * self.width, round(deeper * self.depth)
+        return instance(self.make, *size, seed=0, repeats_draws=True)
 
     def base(self, where: Where) -> nn.Module:
         """Build the base.
@@ -215,8 +249,8 @@ def depth_of(model: nn.Module, make_model: MakeModel, width: int, where: Where) 
     """
     # A unit of depth may be two blocks, or none that is seen.
     depth = max(len(blocks_of(model, where)), 1)
-    count = len(tensors(instance(make_model, width, depth)))
-    deeper_count = len(tensors(instance(make_model, width, depth + 1)))
+    count = len(tensors(instance(make_model, width, depth, repeats_draws=True)))
+    deeper_count = len(tensors(instance(make_model, width, depth + 1, repeats_draws=True)))
     if count == deeper_count:
         # The second argument is not a depth, which ``Constructor.base`` refuses.
         return depth
@@ -257,6 +291,11 @@ class Base:
     def places(self) -> dict[Place, list[str]]:
         """The names of the tensors that stand alike in blocks, by their place."""
         return places_of(self.tensors, self.blocks)
+
+    @cached_property
+    def places_of_any_kind(self) -> dict[Place, list[str]]:
+        """The same where blocks of one container count as one kind, as a plan names them."""
+        return places_of(self.tensors, Blocks(dict.fromkeys(self.blocks, "")))
 
     def counterpart(self, t: TensorInfo, blocks: Blocks) -> TensorInfo:
         """Return the tensor of the base that corresponds to one of the model.

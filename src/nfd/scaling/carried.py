@@ -162,7 +162,7 @@ class Carrier:
 
     @cached_property
     def _planned(self) -> Blocks:
-        return dict.fromkeys(self.plan.blocks, "")
+        return Blocks(dict.fromkeys(self.plan.blocks, ""))
 
     @cached_property
     def _multiplied(self) -> Mapping[str, float]:
@@ -216,7 +216,7 @@ class Carrier:
 
     def _names(self, model: nn.Module, blocks: Blocks) -> dict[str, str]:
         """Map every tensor of a model to the tensor of the plan in the same place."""
-        here: Blocks = dict.fromkeys(blocks, "")
+        here = Blocks(dict.fromkeys(blocks, ""))
         places = places_of(self.plan.entries, self._planned)
         names = dict[str, str]()
         for name in tensors(model):
@@ -270,7 +270,7 @@ class Carrier:
     def _deeper(self, planned: str) -> float:
         """Divide the number of blocks in the stack of a planned tensor by that of the base."""
         return self._planned_depths.get(
-            block_of(planned, self.plan.blocks) or "", self._planned_depths[""]
+            block_of(planned, self._planned) or "", self._planned_depths[""]
         )
 
     @cached_property
@@ -319,8 +319,7 @@ class Carrier:
         """
         more = 1.0
         for source in reversed(self._sources):
-            places = places_of(source.tensors, dict.fromkeys(source.blocks, ""))
-            name = alike(planned, self._planned, places)
+            name = alike(planned, self._planned, source.places_of_any_kind)
             size = 0.0 if name is None else _size(source.start(source.tensors[name], source.blocks))
             if size:
                 more = initial_size / size

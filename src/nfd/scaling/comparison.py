@@ -117,7 +117,7 @@ def _blocks_by_growth(pair: Pair) -> Where:
         return blocks or None
     # Model and base are equally deep. A deeper model costs time: build it only where blocks matter.
     if pair.rule.scales_depth or repeated(pair.base):
-        deeper = pair.constructor.at(deeper=2)
+        deeper = pair.constructor.built_as(deeper=2)
         return repeated(pair.base, deeper) or None
     return None
 
@@ -130,5 +130,5 @@ def _growing_dimensions(pair: Pair, base: Base, blocks: Where) -> Scaling:
     if is_wider or pair.constructor is None:
         return growing
     # The model is as wide as its base: a wider model shows which dimensions would grow.
-    wider = pair.constructor.at(wider=2)
+    wider = pair.constructor.built_as(wider=2)
     return Base.of(wider, blocks).differing(here)

@@ -131,7 +131,7 @@ def _factors_by_powers(pair: Pair, comparison: Comparison, initial: Initial) -> 
     for ratios, larger in ((widths, {"wider": 2}), (depths, {"deeper": 2})):
         if all(ratio == 1 for ratio in ratios.values()):
             continue
-        instance = _look(pair.constructor.at(**larger), pair, comparison)
+        instance = _look(pair.constructor.built_as(**larger), pair, comparison)
         if instance is None:
             return unknown
         doubled = factors_over_base(instance, base)

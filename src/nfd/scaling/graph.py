@@ -595,5 +595,7 @@ def users_of(ran: Sequence[Operation]) -> dict[Operation, list[Operation]]:
             has_part = not is_dropped.get(operation, False) and operation.scale(operand) != 0
             is_dropped[operand] = is_dropped.get(operand, True) and not has_part
             if has_part:
-                users[operand].insert(0, operation)
+                users[operand].append(operation)
+    for of_operand in users.values():
+        of_operand.reverse()
     return users

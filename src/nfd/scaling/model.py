@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -73,12 +75,18 @@ def modules(model: nn.Module) -> dict[str, nn.Module]:
     these stands around a module, the name is the inner module's. Shared modules have several names.
     """
     named = dict[str, nn.Module]()
+    # A model has many modules of few classes.
+    inner_of = dict[type, str | None]()
     ahead = [("", model)]
     while ahead:
         name, module = ahead.pop()
-        wrapper = next((kind for kind in _kinds(type(module)) if kind in _WRAPPED), None)
-        if wrapper is not None and _WRAPPED[wrapper] in module._modules:
-            ahead.append((name, getattr(module, _WRAPPED[wrapper])))
+        kind = type(module)
+        if kind not in inner_of:
+            wrapper = next((base for base in _kinds(kind) if base in _WRAPPED), None)
+            inner_of[kind] = None if wrapper is None else _WRAPPED[wrapper]
+        inner = inner_of[kind]
+        if inner is not None and inner in module._modules:
+            ahead.append((name, getattr(module, inner)))
             continue
         named[name] = module
         children = list[tuple[str, nn.Module]]()
@@ -346,8 +354,38 @@ def parametrized(model: nn.Module) -> dict[str, str]:
 _CONTAINERS = (nn.ModuleList, nn.Sequential, nn.ModuleDict)
 
 Kind = str | tuple[Any, ...]
-# the kinds of blocks, by name in the order of the model
-Blocks = dict[str, Kind]
+
+
+class Blocks(dict[str, Kind]):
+    """The kinds of blocks, by name in the order of the model.
+
+    A plan asks of every tensor where its block stands. What it asks is listed here once, so that a
+    plan takes time in proportion to the number of tensors, and not to its square.
+    """
+
+    @cached_property
+    def ranks(self) -> dict[str, tuple[int, int]]:
+        """The number of each block among those of its kind in its container, and their count."""
+        of_kind = dict[tuple[str, Kind], list[str]]()
+        for block, kind in self.items():
+            of_kind.setdefault((container_of(block), kind), []).append(block)
+        ranks = {}
+        for alike_blocks in of_kind.values():
+            for number, block in enumerate(alike_blocks):
+                ranks[block] = number, len(alike_blocks)
+        return ranks
+
+    @cached_property
+    def numbers(self) -> dict[str, list[int]]:
+        """The numbers of the numbered blocks of each container, in order."""
+        numbers = dict[str, list[int]]()
+        for block in self:
+            holder, _, key = block.rpartition(".")
+            if key.isdigit():
+                numbers.setdefault(holder, []).append(int(key))
+        return {holder: sorted(of_holder) for holder, of_holder in numbers.items()}
+
+
 # the kinds of children that are blocks, by container
 Repeated = Mapping[str, frozenset[Kind]]
 # as a user says it, or as two instances show it
@@ -485,18 +523,10 @@ def place_of(name: str, blocks: Blocks) -> Place:
     for place, part in enumerate(parts):
         if part.isdigit():
             container = ".".join(parts[:place])
-            counted[place] = str(int(part) - _blocks_before(int(part), container, blocks))
+            # the numbered blocks of the container that stand before this child
+            before = bisect_left(blocks.numbers.get(container, ()), int(part))
+            counted[place] = str(int(part) - before)
     return "", "", ".".join(counted)
-
-
-def _blocks_before(number: int, container: str, blocks: Blocks) -> int:
-    """Count the numbered blocks of a container before one of its children."""
-    count = 0
-    for block in blocks:
-        holder, _, key = block.rpartition(".")
-        if holder == container and key.isdigit() and int(key) < number:
-            count += 1
-    return count
 
 
 def places_of(names: Iterable[str], blocks: Blocks) -> dict[Place, list[str]]:
@@ -519,14 +549,9 @@ def alike(name: str, blocks: Blocks, places: Mapping[Place, Sequence[str]]) -> s
     block = block_of(name, blocks)
     if block is None:
         return name if name in there else there[min(1, len(there) - 1)]
-    of_kind = [
-        other
-        for other in blocks
-        if (container_of(other), blocks[other]) == (container_of(block), blocks[block])
-    ]
-    number = of_kind.index(block)
+    number, count = blocks.ranks[block]
     last = len(there) - 1
-    if number == len(of_kind) - 1:
+    if number == count - 1:
         return there[last]
     inner = min(max(last - 1, 1), last)
     return there[min(number, inner)]
@@ -561,19 +586,28 @@ def stacks_of(blocks: Iterable[str]) -> dict[str, tuple[str, ...]]:
     The name of a stack is the name of what holds its blocks, with ``*`` for numbers. One stack, or
     none, has an empty name.
     """
-    stacks = dict[str, tuple[str, ...]]()
+    stacks = dict[str, list[str]]()
     for block in blocks:
-        name = numberless(container_of(block)) or "*"
-        stacks[name] = (*stacks.get(name, ()), block)
-    return stacks if len(stacks) > 1 else {"": tuple(blocks)}
+        stacks.setdefault(numberless(container_of(block)) or "*", []).append(block)
+    if len(stacks) < 2:
+        return {"": tuple(blocks)}
+    return {name: tuple(members) for name, members in stacks.items()}
 
 
-def block_of(name: str, blocks: Iterable[str]) -> str | None:
-    """Name the block that holds a tensor, or return None."""
-    return next((block for block in blocks if name.startswith(f"{block}.")), None)
+def block_of(name: str, blocks: Container[str]) -> str | None:
+    """Name the block that holds a tensor, the outermost of several, or return None.
+
+    ``blocks`` is a set or a mapping where this is asked of many tensors.
+    """
+    end = name.find(".")
+    while end >= 0:
+        if name[:end] in blocks:
+            return name[:end]
+        end = name.find(".", end + 1)
+    return None
 
 
-def in_any_block(name: str, blocks: Iterable[str]) -> str:
+def in_any_block(name: str, blocks: Container[str]) -> str:
     """Replace its block in a name by ``*``, so that what corresponds in all blocks shares it."""
     block = block_of(name, blocks)
     if block is None:

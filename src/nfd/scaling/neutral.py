@@ -130,7 +130,7 @@ def _groups(plan: Plan) -> list[Group]:
     # A module of the user's may itself be called "module": then the names stay.
     if len(without_wrappers) == len(numbers):
         numbers = without_wrappers
-    blocks = [unwrapped(block) for block in plan.blocks]
+    blocks = {unwrapped(block) for block in plan.blocks}
     kinds = _by(numberless, numbers)
     groups: list[Group] = []
     for kind, names in kinds.items():

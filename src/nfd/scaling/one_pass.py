@@ -358,8 +358,9 @@ class Bench:
         model, plan = self.built(SMALLEST, 0)
         wanted = self._wanted_stream(plan)
         units = dict[str, Unit]()
+        blocks = frozenset(plan.blocks)
         for name, t in tensors(model).items():
-            kind = in_any_block(name, plan.blocks)
+            kind = in_any_block(name, blocks)
             unit = self._unit_of(kind, t, plan.entries[name], wanted)
             if unit is not None:
                 units[kind] = unit
@@ -418,7 +419,8 @@ class _Network:
         self.plan = plan
         self.model, self.sample = bench.cast(model)
         self.infos = tensors(self.model)
-        self.kinds = {name: in_any_block(name, plan.blocks) for name in self.infos}
+        blocks = frozenset(plan.blocks)
+        self.kinds = {name: in_any_block(name, blocks) for name in self.infos}
         self.laws = {name: plan.law_for(name) for name in self.infos}
         self.rates = {name: plan.rate(name) for name in self.infos}
         self.blocks = [block for stack in plan.stacks.values() for block in stack]
@@ -488,8 +490,9 @@ class _Network:
         met = defaultdict[str, list[Meeting]](list)
         for name, kind in self.kinds.items():
             met[kind] += log.met[name]
+        blocks = frozenset(self.blocks)
         held = Counter(
-            self.kinds[name] for name in self.infos if block_of(name, self.blocks) is not None
+            self.kinds[name] for name in self.infos if block_of(name, blocks) is not None
         )
         for kind, value in updates.items():
             seen.values["update", kind] = value

@@ -10,7 +10,7 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -107,7 +107,7 @@ class Plan(Shown):
         stack; those that lie inside of its branches are not stacks.
         """
         inside = {
-            block_of(name, self.blocks)
+            block_of(name, self.block_names)
             for name, entry in self.entries.items()
             if entry.role != "inner"
         }
@@ -129,7 +129,7 @@ class Plan(Shown):
     def _planned(self, name: str) -> str:
         if name in self.entries:
             return name
-        same = [planned for planned in self.entries if unwrapped(planned) == unwrapped(name)]
+        same = self._by_unwrapped_name.get(unwrapped(name), [])
         if len(same) != 1:  # a module of the user's may itself be called "module"
             hint = nearest(unwrapped(name), self.entries)
             raise InputError(
@@ -137,6 +137,19 @@ class Plan(Shown):
                 "model.named_parameters()."
             )
         return same[0]
+
+    @cached_property
+    def _by_unwrapped_name(self) -> dict[str, list[str]]:
+        """The tensors, by their names without what wrappers put into them."""
+        names = dict[str, list[str]]()
+        for planned in self.entries:
+            names.setdefault(unwrapped(planned), []).append(planned)
+        return names
+
+    @cached_property
+    def block_names(self) -> frozenset[str]:
+        """The blocks, to be looked up for every tensor."""
+        return frozenset(self.blocks)
 
     def powers(self, name: str) -> Powers:
         """Return how std, rate and epsilon of a tensor scale with its fans and the depth.
@@ -169,7 +182,7 @@ class Plan(Shown):
         between two sizes that grow.
         """
         entry = self.entry(name)
-        block = block_of(self._planned(name), self.blocks)
+        block = block_of(self._planned(name), self.block_names)
         is_inside = entry.role in SPECTRAL and (
             entry.role != "hidden" or block is not None or not self.blocks
         )

@@ -76,7 +76,7 @@ def _depths(plan: Plan) -> str:
         stack_of.update(dict.fromkeys(blocks, stack))
     depths = {}
     for name, entry in plan.entries.items():
-        block = block_of(name, plan.blocks)
+        block = block_of(name, plan.block_names)
         if block is not None:
             depths[stack_of[block]] = entry.ratios.depth
     if len(set(depths.values())) < 2:
@@ -105,7 +105,7 @@ def _multipliers(plan: Plan) -> list[str]:
 
 def kind_of(plan: Plan, name: str) -> str:
     """The name of a tensor in any block, and in any layer of the paper's networks."""
-    return re.sub(r"^(inner|outer)\.\d+\.", r"\1.*.", in_any_block(name, plan.blocks))
+    return re.sub(r"^(inner|outer)\.\d+\.", r"\1.*.", in_any_block(name, plan.block_names))
 
 
 def _counted(name: str, count: int) -> str:

@@ -157,7 +157,8 @@ class Judge:
     @cached_property
     def names(self) -> dict[str, str]:
         """A tensor of every kind."""
-        return {in_any_block(name, self.plan.blocks): name for name in self.plan.entries}
+        blocks = frozenset(self.plan.blocks)
+        return {in_any_block(name, blocks): name for name in self.plan.entries}
 
     def _of(self, quantity: str, kind: str) -> Judged | None:
         if quantity == "update":

@@ -63,10 +63,11 @@ def training_notes(
 def _matrices_of_rest(planned: Plan) -> list[str]:
     """Name the matrices that Muon does not take, once for all blocks."""
     names: dict[str, None] = {}
+    blocks = frozenset(planned.blocks)
     for name, entry in planned.entries.items():
         is_matrix = entry.role in SPECTRAL and not entry.is_vector
         if is_matrix and not planned.is_muon(name):
-            names[in_any_block(name, planned.blocks)] = None
+            names[in_any_block(name, blocks)] = None
     return [*names]
 
 
