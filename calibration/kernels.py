@@ -18,7 +18,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -403,45 +403,34 @@ def second_rows() -> list[Row]:
 
 def tables(numbers: Row) -> dict[str, str]:
     """Make the tables of the page, by their names."""
-    rows = list[Row]()
-    for row in numbers["variances"]:
-        rows.append(
-            {
-                "checked": f"bias and variances, {row['kind']}, {row['activation']}",
-                "against": f"{row['networks']} dense networks, width {row['width']:,}",
-                "difference": f"RMS z {row['rms z']:.2f}",
-                "of another kernel": f"{row['rms z of another']:.0f}",
-            }
-        )
-    for row in numbers["ensembles"]:
-        parts = ("rms z of mean", "rms z of covariance")
-        mean, covariance = (row[part] for part in parts)
-        of_mean, of_covariance = (row[f"{part}, another"] for part in parts)
-        rows.append(
-            {
-                "checked": f"mean, covariance of an ensemble, {row['kind']}, time {row['time']:g}",
-                "against": f"{row['networks']} trained networks, width {row['width']:,}",
-                "difference": f"RMS z {mean:.2f}, {covariance:.2f}",
-                "of another kernel": f"{of_mean:.1f}, {of_covariance:.1f}",
-            }
-        )
-    for part, checked, against in (
-        (
-            "gradients",
-            "gradients, by pairs and by table, both kinds",
-            "differences of integrations",
+    networks = [
+        ("kernels with a bias and variances", "variances", "rms z", "rms z of another"),
+        *(
+            (f"{part} of ensembles", "ensembles", f"rms z of {part}", f"rms z of {part}, another")
+            for part in ("mean", "covariance")
         ),
-        ("pairs", "pairs one by one, both kinds", "table"),
-    ):
-        for name in dict.fromkeys(row["activation"] for row in numbers[part]):
-            largest = max(row["difference"] for row in numbers[part] if row["activation"] == name)
-            rows.append(
-                {
-                    "checked": f"{checked}, {name}",
-                    "against": against,
-                    "difference": f"at most {largest:.0e}",
-                }
-            )
+    ]
+    exact = [
+        ("gradients, by pairs and by table", "gradients", "differences of integrations"),
+        ("pairs one by one", "pairs", "table"),
+    ]
+    rows = list[Row]()
+    for checked, part, ours, another in networks:
+        counts = {(row["networks"], row["width"]) for row in numbers[part]}
+        ((count, width),) = counts
+        rows.append(
+            {
+                "checked": checked,
+                "against": f"{count} networks, width {width:,}",
+                "difference": f"RMS z {_span((row[ours] for row in numbers[part]), 2)}",
+                "of another kernel": _span((row[another] for row in numbers[part]), 0),
+            }
+        )
+    for checked, part, against in exact:
+        largest = max(row["difference"] for row in numbers[part])
+        rows.append(
+            {"checked": checked, "against": against, "difference": f"at most {largest:.0e}"}
+        )
     seconds = [
         {
             "inputs": row["inputs"],
@@ -451,6 +440,12 @@ def tables(numbers: Row) -> dict[str, str]:
         for row in numbers["seconds"]
     ]
     return {"kernel-checks": markdown(rows), "kernel-seconds": markdown(seconds)}
+
+
+def _span(values: Iterable[float], decimals: int) -> str:
+    """The smallest and the largest of these, in words."""
+    listed = list(values)
+    return f"{min(listed):.{decimals}f} to {max(listed):.{decimals}f}"
 
 
 def main() -> None:

@@ -51,6 +51,7 @@ html_title = f"nfd {release}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_js_files = ["site.js"]
+html_search_scorer = str(Path(__file__).parent / "_static/scorer.js")
 html_math_renderer = "mathml"
 html_copy_source = False
 html_show_sphinx = False

@@ -28,19 +28,18 @@ PAGE = """# Eight checks
 
 Eight checks of networks whose scaling is known, to compare yours with.
 
-*Made by `python -m makers.checks` in two to three minutes.* Entries are exponents with 95 % intervals over seeds
-and sizes: 0.5 means that a number doubles when the size grows by four. Capitals are faults and limits; the rest is
-STABLE, or UNCERTAIN (?) ([how often a check is wrong](verdicts.md)). The paper's two-layer networks, on digits, have
-depths 4 to 64, GPT-2, on Python source, 2 to 16, and plain blocks 2 to 8.
+Entries are exponents with 95 % intervals over seeds and sizes. Capitals are faults and limits; the rest is STABLE, or
+UNCERTAIN (?) ([how often a check is wrong](verdicts.md)). The paper's two-layer networks, on digits, have depths 4 to
+64, GPT-2, on Python source, 2 to 16, and plain blocks 2 to 8 (`python -m makers.checks`).
 
 ## Against depth
 
 {depth}
 
-- **Uniform rates** (`depth-mup`) keep the function's update constant, but inner layers learn less and less, as
+- **Uniform learning rates** (`depth-mup`) keep the function's update, but inner layers learn less and less, as
   $L^{{-1/2}}$ (Fig. 5, row 1 of the paper).
 - **Eq. 8** (`depth-mup-inner`) repairs the inner updates. Together they then change the function by an amount that
-  grows as $\\sqrt L$ ([why](mathematics/inner-layers.md)). Adam shows the same as SGD.
+  grows as $\\sqrt L$ ([why](mathematics/inner-layers.md)).
 - **A multiplier of 1/L** (`complete-p`) keeps both.
 - **GPT-2 under `mup`** has no factor of depth: every block adds its own update to the stream.
 
@@ -49,11 +48,11 @@ depths 4 to 64, GPT-2, on Python source, 2 to 16, and plain blocks 2 to 8.
 {width}
 
 Under a rule for width the updates of layers stay as they are. The effect of inner layers on the function falls to a
-limit, as in small sound networks: LIMIT is no fault. Under PyTorch's defaults they grow.
+limit, as in small sound networks: LIMIT is not a fault.
 
 ## As it is printed
 
-The first of them, and after it `check.wrong`, every cause in a sentence:
+The first of them, and after it `check.wrong`:
 
 ```text
 {first}

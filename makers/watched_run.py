@@ -146,7 +146,8 @@ def shell(command: str) -> dict[str, Any]:
     with contextlib.redirect_stdout(printed):
         code = run(words[1:])
     print(f"$ {command}\n{printed.getvalue()}", flush=True)
-    return {"command": command, "printed": printed.getvalue().rstrip(), "code": code}
+    text = printed.getvalue().replace(__file__, "watched_run.py").rstrip()
+    return {"command": command, "printed": text, "code": code}
 
 
 def commands(out: Path, lr: float | None, small: bool) -> dict[str, str]:
@@ -180,7 +181,6 @@ def main(out: Path, *, small: bool = False) -> None:
     lr = ask("lr", lambda: best_rate(out / "transfer" / "result.json"))
     for name in ("check", "plan"):
         ask(name, partial(shell, commands(out, lr, small)[name]))
-    ask("verdicts", lambda: verdicts(out / "check" / "result.json"))
     plan = nfd.Plan.load(out / "plan" / "plan.json")
     run = partial(train, plan, lr, out / "check")
     ask("sound", lambda: run(out / "sound.html"))
@@ -209,14 +209,6 @@ def lr_scale_of(name: str, plan: nfd.Plan, model: nn.Module, lr: float) -> float
         if any(p is parameter for p in group["params"]):
             return float(group["lr_scale"])
     raise ValueError(f"The plan has no group for {name}.")
-
-
-def verdicts(result: Path) -> list[dict[str, Any]]:
-    """The verdicts of a check, by meter, axis and step."""
-    rows = []
-    for row in json.loads(result.read_text())["table"]:
-        rows.append({name: row[name] for name in ("meter", "axis", "step", "verdict")})
-    return rows
 
 
 def best_rate(result: Path) -> float:

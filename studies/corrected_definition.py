@@ -18,7 +18,7 @@ the interval of their distance contains 0 or lies below 5 %, and Definition 1 di
 interval lies above 5 %.
 
 Run: ``python -m studies.corrected_definition`` takes ten minutes on one core, resumes, writes
-``studies/corrected_definition.json`` and fills the pages.
+``studies/corrected_definition.json`` and fills the page.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from studies.two_limits import table
 from studies.two_limits_depth import Case
 
 ROOT = Path(__file__).parents[1]
-PAGES = (ROOT / "docs/mathematics/infinite-depth.md", ROOT / "docs/two-limits.md")
+PAGE = ROOT / "docs/two-limits.md"
 NUMBERS = Path(__file__).with_suffix(".json")
 STORE = ROOT / "build/corrected-definition"
 DEPTH = 8
@@ -162,8 +162,7 @@ def main() -> None:
     for name in ACTIVATIONS:
         rows += rows_of(Case(name))
     write_text(NUMBERS, json.dumps(rows, indent=1) + "\n")
-    for page in PAGES:
-        fill_page(page, {"corrected": page_table(rows)})
+    fill_page(PAGE, {"corrected": page_table(rows)})
 
 
 if __name__ == "__main__":

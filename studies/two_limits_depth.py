@@ -1,6 +1,6 @@
 """Measure as which power of the depth L the standard network parts from the decoupled one.
 
-The tables are those of docs/two-limits.md.
+The answer and the table of sizes are on docs/two-limits.md.
 
 Later versions of the paper say that the coupling of both passes adds up to nothing as L grows, so
 that both networks differ by O(1/L) at most. We derive a difference of order one. Which is it?
@@ -251,7 +251,7 @@ def tables(numbers: dict[str, Any]) -> dict[str, str]:
         f"{words['vanishes']} below. What one layer answers has the power "
         f"{main['one layer']['power']}, all layers together {main['all layers']['power']}."
     )
-    return {"answer": answer, "depth": by_depth(main), "powers": by_case(cases)}
+    return {"answer": answer, "depth": by_depth(main)}
 
 
 def by_depth(rows: dict[str, Any]) -> str:
@@ -262,18 +262,6 @@ def by_depth(rows: dict[str, Any]) -> str:
     for name, row in rows.items():
         cells[name] = [*(f"{row['sizes'][place]:.2g}" for place in places), row["power"]]
     return table(["", *(f"L = {L}" for L in shown), "power"], cells)
-
-
-def by_case(cases: dict[str, Any]) -> str:
-    """The powers of all cases: a row for each activation, a column for each horizon."""
-    powers: dict[str, list[str]] = {}
-    for case in GRID:
-        name = f"{case.activation}, cross-entropy" if case.outputs > 1 else case.activation
-        cell = ", ".join(row["power"] for row in cases[case.name].values())
-        powers.setdefault(name, []).append(cell)
-    # It has one horizon, T = 1.
-    powers["relu, cross-entropy"] = ["", *powers["relu, cross-entropy"], ""]
-    return table(["", "T = 0.5", "T = 1", "T = 2"], powers)
 
 
 def main() -> None:

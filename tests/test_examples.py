@@ -213,7 +213,7 @@ def test_the_watched_run_is_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         monkeypatch.setattr(watched_run, name, size)
     watched_run.main(tmp_path, small=True)
     page = (tmp_path / "watched-run.md").read_text()
-    assert page.count("```bash") == 4
+    assert page.count("```bash") == 3
     assert "| the same, begun again once the alert is read |" in page
     assert all(
         (tmp_path / f"{name}.html").exists() for name in ("sound", "wrong", "mended", "saved")

@@ -289,9 +289,8 @@ def test_a_watch_judges_the_losses_that_it_is_given() -> None:
 
 @cache
 def ladder() -> nfd.Check:
-    return nfd.check(
-        Residual, POINTS[:6], [16, 32], [2, 4], lr=3e-3, rule="standard", seeds=3, at=(1, 2, 4, 6)
-    )
+    options: Any = {"lr": 3e-3, "rule": "standard", "seeds": 3, "at": (1, 2, 4, 6)}
+    return nfd.check(Residual, POINTS[:6], [16, 32], [2, 4], **options, remedy=False)
 
 
 def shapes_of(width: int, depth: int) -> dict[str, torch.Size]:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
 
 import nfd
@@ -73,6 +72,9 @@ def by_hand(width: int, rank: int = 4, factor: Factor = lambda rank: ALPHA / ran
 
 
 def by_peft(width: int, rank: int = 4, **options: Any) -> nn.Module:
+    # It loads transformers, which other processes of the tests can do without.
+    from peft import LoraConfig, get_peft_model
+
     config = LoraConfig(r=rank, lora_alpha=ALPHA, target_modules=["up", "down", "head"], **options)
     return get_peft_model(Network(width), config)
 

@@ -118,6 +118,15 @@ def test_fit_scaling_law_still_fits_a_ladder_and_says_what_to_write() -> None:
 
 
 @pytest.mark.parametrize(
+    ("fit", "rows"), [(nfd.fit_transfer, BY_WIDTH), (nfd.fit_scaling_law, SHAPES)]
+)
+def test_a_prior_that_a_function_does_not_read_warns(fit: Callable[..., Any], rows: Rows) -> None:
+    with pytest.warns(FutureWarning, match=r"prior goes in 0\.5"):
+        with_prior = fit(rows, prior=None)
+    assert str(with_prior) == str(fit(rows))
+
+
+@pytest.mark.parametrize(
     ("place", "name"),
     [
         ("nfd.rates", "Scores"),

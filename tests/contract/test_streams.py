@@ -79,7 +79,7 @@ def checked(
     make = partial(Residual, style=style, power=power, start=start)
     depths = [least, 2 * least, 4 * least]
     family = nfd.Family(make, (32, least), rule, "adamw", blocks="blocks.*")
-    return nfd.check(family, BATCHES[:3], [32], depths, lr=3e-3, seeds=2)
+    return nfd.check(family, BATCHES[:3], [32], depths, lr=3e-3, seeds=2, remedy=False)
 
 
 def of_depth(check: nfd.Check) -> dict[str, tuple[float, str]]:
@@ -174,9 +174,8 @@ def of_branches(spelt: str, where: str, power: float) -> float:
     make = partial(Factored, spelt=spelt, where=where, power=power)
     task = nfd.Task(BATCHES[:1], make_optimizer=lambda groups: torch.optim.AdamW(groups, eps=1e-12))
     roles = {"blocks.*.down.weight": "outer", "blocks.*.up.weight": "inner"}
-    check = nfd.check(
-        make, task, [16], [2, 8], 1e-3, rule="standard", seeds=2, blocks="blocks.*", roles=roles
-    )
+    options: Any = {"rule": "standard", "seeds": 2, "blocks": "blocks.*", "roles": roles}
+    check = nfd.check(make, task, [16], [2, 8], 1e-3, **options, remedy=False)
     return of_depth(check)["stream_update"][0]
 
 
@@ -202,9 +201,8 @@ def trained_long(power: float) -> nfd.Check:
         BATCHES[:1] * 10, make_optimizer=lambda groups: torch.optim.AdamW(groups, eps=1e-12)
     )
     roles = {"blocks.*.down.weight": "outer", "blocks.*.up.weight": "inner"}
-    return nfd.check(
-        make, task, [32], [2, 4, 8], 1e-2, rule="standard", seeds=3, blocks="blocks.*", roles=roles
-    )
+    options: Any = {"rule": "standard", "seeds": 3, "blocks": "blocks.*", "roles": roles}
+    return nfd.check(make, task, [32], [2, 4, 8], 1e-2, **options, remedy=False)
 
 
 @pytest.mark.parametrize(("power", "verdict"), [(1.0, "STABLE"), (0.5, "GROWS"), (0.0, "GROWS")])
@@ -239,7 +237,7 @@ def test_the_first_update_is_the_first_that_moves_the_stream() -> None:
         partial(Factored, spelt="times", where="inside", power=0.0),
     ):
         first = 2 if make.func is FromZero else 1
-        check = nfd.check(make, task, [16], [2, 8], 1e-3, at=(1, 2, 3), **options)
+        check = nfd.check(make, task, [16], [2, 8], 1e-3, at=(1, 2, 3), remedy=False, **options)
         assert [row["step"] for row in check.table if row["meter"] == "first_update"] == [3]
         looks = [row for row in check.rows if row["step"] == first and "stream_update" in row]
         assert [row["stream_update"] for row in looks] == [

@@ -88,6 +88,7 @@ def read_command(words: Sequence[str]) -> Any:
     return read_line(make_parser(), words)
 
 
+@cache
 def make_parser() -> App:
     """Return the parser of all commands."""
     app = make_app(

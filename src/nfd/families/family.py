@@ -75,9 +75,10 @@ class Family:
     _plans: dict[tuple[int, int, int], Plan] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
-    # The hash of the constructor's code, once it was asked for: it must not change while a verb
-    # trains.
-    _hash: list[str | None] = field(default_factory=list, init=False, repr=False, compare=False)
+    # The hashes of its code, once they were asked for: they must not change while a verb trains.
+    _hashes: dict[str, str | None] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
     # The type of the models: PyTorch's default when the family was made, which workers do not have.
     _dtype: torch.dtype = field(default_factory=users_type, repr=False, compare=False, kw_only=True)
 
@@ -157,17 +158,21 @@ class Family:
 
         Code of ``nfd`` and of the libraries that it computes with is left out.
         """
-        if not self._hash:
-            self._hash.append(fingerprint(self.make_model))
-        hashes = {"make_model": self._hash[0], "optimizer": fingerprint(self.law)}
-        return {name: digest for name, digest in hashes.items() if digest is not None}
+        if not self._hashes:
+            self._hash_code()
+        return {name: digest for name, digest in self._hashes.items() if digest is not None}
 
     def _read_code(self) -> None:
-        """Hash the code of the constructor anew, and forget the plans of the code before."""
-        digest = fingerprint(self.make_model)
-        if self._hash and self._hash[0] != digest:
+        """Hash the code anew, and forget the plans of another constructor."""
+        before = self._hashes.get("make_model")
+        was_hashed = bool(self._hashes)
+        self._hash_code()
+        if was_hashed and self._hashes["make_model"] != before:
             self._plans.clear()
-        self._hash[:] = [digest]
+
+    def _hash_code(self) -> None:
+        self._hashes["make_model"] = fingerprint(self.make_model)
+        self._hashes["optimizer"] = fingerprint(self.law)
 
     @property
     def resolution(self) -> float | None:
@@ -210,7 +215,9 @@ class Family:
         if not changes:
             return self
         changed = replace(self, **changes)
-        changed._hash[:] = self._hash
+        changed._hashes.update(self._hashes)
+        if self._hashes and changed.optimizer != self.optimizer:
+            changed._hashes["optimizer"] = fingerprint(changed.law)
         return changed
 
     def plan(self, width: int, depth: int) -> Plan:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import os
+import pickle
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -955,7 +956,14 @@ def posterior_of(
     """The posterior of the law, given mean losses by size."""
     means = [float(np.mean(of_seeds)) for of_seeds in losses.values()]
     sizes, behind = split([*losses], variables, supplies)
-    return Posterior(variables, sizes, means, prior, behind)
+    return _posterior(pickle.dumps((variables, sizes, means, prior, behind)))
+
+
+# A law and its answer, page and chart, and one fitted to the same runs again, draw alike.
+@lru_cache(maxsize=32)
+def _posterior(pickled: bytes) -> Posterior:
+    """Make a posterior of its pickled arguments, once."""
+    return Posterior(*pickle.loads(pickled))
 
 
 def split(

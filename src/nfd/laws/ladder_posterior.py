@@ -211,6 +211,8 @@ class Posterior:
                 [prior.reference[VARIABLES.index(name)] for name in self.variables]
             )
         self.ratios = self.ratios_of(self.sizes, supplies or {})
+        # Asked of thousands of draws
+        self._logs_of_runs = self._log_ratios(self.sizes)
         self.mean, covariance = prior.with_supplies(self.variables, self.supplies)
         self.precision = np.linalg.inv(covariance[:-1, :-1])
         # The prior's variance of the log error of a run, which is taken to be independent of the
@@ -311,16 +313,23 @@ class Posterior:
             other = terms[:, 1:] - powers[:, 1:] * logs[1]
             reducible = np.logaddexp(p[:, None] * reducible, p[:, None] * other) / p[:, None]
         # The log of the loss over E where the level is: at the reference, with p = 1.
-        of_level = np.logaddexp.reduce(np.hstack([np.zeros((len(draws), 1)), terms]), axis=1)
+        of_level = np.logaddexp(0.0, terms[:, 0])
+        for k in range(1, terms.shape[1]):
+            of_level = np.logaddexp(of_level, terms[:, k])
         return np.asarray(level[:, None] + np.logaddexp(0.0, reducible) - of_level[:, None])
+
+    def _log_ratios(self, sizes: Array) -> list[Array]:
+        """The logarithms of every variable over the reference: ``[1, K]``."""
+        return list(np.log(sizes / self.reference).T[:, None])
 
     def _log_sizes(self, draws: Array, sizes: Array, ratios: Array | None) -> list[Array]:
         """The logarithms of what counts of each variable, over the reference: ``[B or 1, K]``."""
-        logs = list((np.log(sizes / self.reference).T)[:, None])
+        logs = self._logs_of_runs if sizes is self.sizes else self._log_ratios(sizes)
         if not self.supplies:
             return logs
         if ratios is None:
             ratios = self.ratios_of(sizes, {})
+        logs = [*logs]
         for k, name in enumerate(self.supplies):
             place = self.variables.index(SUPPLIES[name].variable)
             logs[place] = logs[place] + SUPPLIES[name].log_worth(

@@ -27,9 +27,10 @@ from __future__ import annotations
 import json
 import math
 import os
+import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -722,6 +723,13 @@ def law_of_cells(cells: Sequence[Cell], prior: Prior) -> RateLaw:
     A cell that lies far from what the others say of it was spoilt by a bad run, and counts as
     little as that.
     """
+    return _law_of_cells(pickle.dumps((tuple(cells), prior)))
+
+
+# A fit takes seconds, and a notebook asks again of the runs that it has.
+@lru_cache(maxsize=32)
+def _law_of_cells(pickled: bytes) -> RateLaw:
+    cells, prior = pickle.loads(pickled)
     bowl = fitted_bowl(cells, prior)
     moments = np.array([cell.moments(bowl) for cell in cells]).reshape(-1, 4)
     places = np.array([cell.place for cell in cells]).reshape(-1, 3)

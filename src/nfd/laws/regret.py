@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from scipy.special import ndtr
@@ -58,7 +59,7 @@ class Regret:
         """Scores ``[S]`` at the largest network's own best rate."""
         return self.new.scores[:, 1]
 
-    @property
+    @cached_property
     def diverges(self) -> tuple[float, float, float]:
         """The chance to diverge at the smallest network's rate, less the chance at the largest's.
 
@@ -88,7 +89,7 @@ class Regret:
         widths = np.geomspace(_NARROWEST, _WIDEST, _WIDTHS)
         return middles.repeat(_WIDTHS), np.tile(widths, len(middles))
 
-    @property
+    @cached_property
     def loss(self) -> Interval:
         """The loss paid, in nats."""
         lost = self._lost(self.new)

@@ -278,6 +278,9 @@ def fit_scaling_law(
             FutureWarning,
             stacklevel=2,
         )
+    elif prior != "ladders":
+        text = "prior goes in 0.5: only nfd.fit_ladder reads it."
+        warnings.warn(text, FutureWarning, stacklevel=2)
     return cast(ScalingLaw, answer)
 
 

@@ -334,6 +334,9 @@ def fit_transfer(
             FutureWarning,
             stacklevel=2,
         )
+    elif prior != "sweeps":
+        text = "prior goes in 0.5: only nfd.fit_rate_law reads it."
+        warnings.warn(text, FutureWarning, stacklevel=2)
     return cast(Transfer, answer)
 
 

@@ -11,6 +11,7 @@ import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import cycle
 from pathlib import Path
 from typing import Any, TypeGuard, cast
@@ -21,6 +22,7 @@ import vl_convert
 from nfd.core.files import write_csv
 from nfd.core.findings import Axes, Finding, SeriesRole
 from nfd.core.tables import Row, visible
+from nfd.report.picture import files_of
 
 Chart = alt.LayerChart
 Point = dict[str, Any]
@@ -337,7 +339,7 @@ Pictures = tuple[bytes, bytes, bytes]  # PDF, PNG and SVG
 
 def svg_of(chart: Chart, width: int) -> str:
     """Draw a chart as SVG, so many pixels wide."""
-    return vl_convert.vegalite_to_svg(_text(_spec(chart, "", width)))
+    return _svg(_spec(chart, "", width))
 
 
 def still(chart: Chart, title: str = "") -> Pictures:
@@ -404,7 +406,7 @@ def write_pictures(path: Path, pictures: Pictures) -> None:
 def _spec(chart: Chart, title: str, width: int) -> dict[str, Any]:
     """What Vega-Lite draws, with as many columns in the legend as there is room for."""
     # Not validated here, which is slow: the tests check every kind.
-    spec: dict[str, Any] = chart.properties(width=width).to_dict(validate=False)
+    spec: dict[str, Any] = chart.to_dict(validate=False) | {"width": width}
     for layer in spec["layer"]:
         axis = layer["encoding"]["x"].get("axis") or {}
         if "tickCount" in axis:
@@ -418,15 +420,20 @@ def _spec(chart: Chart, title: str, width: int) -> dict[str, Any]:
     return spec
 
 
-def _text(spec: Mapping[str, Any]) -> str:
+def _svg(spec: Mapping[str, Any]) -> str:
     # What has no UTF-8 is drawn as a question mark.
-    return json.dumps(spec, ensure_ascii=False).encode("utf-8", "replace").decode()
+    return _drawn(json.dumps(spec, ensure_ascii=False).encode("utf-8", "replace").decode())
+
+
+# A command that runs again, and a notebook, draw the same charts.
+@lru_cache(maxsize=128)
+def _drawn(text: str) -> str:
+    return vl_convert.vegalite_to_svg(text)
 
 
 def _pictures(spec: Mapping[str, Any]) -> Pictures:
     # White, since pictures are read on dark screens, too.
-    svg = vl_convert.vegalite_to_svg(_text({**spec, "background": "white"}))
-    return vl_convert.svg_to_pdf(svg), vl_convert.svg_to_png(svg, scale=2), svg.encode()
+    return files_of(_svg({**spec, "background": "white"}))
 
 
 # ---- how series differ

@@ -80,8 +80,7 @@ class Picture:
         width, *_ = WIDTHS[self.kind]
         svg = _svg(_sized(self.spec, width) | {"background": "white"})
         # Outside of a page nothing shows texts on hover.
-        svg = svg.replace(HOVER, "")
-        return vl_convert.svg_to_pdf(svg), vl_convert.svg_to_png(svg, scale=2), svg.encode()
+        return files_of(svg.replace(HOVER, ""))
 
     def plain(self) -> dict[str, Any]:
         """Return it as JSON holds it; ``of`` reads it back."""
@@ -111,6 +110,13 @@ class Picture:
         if not _CHARTS.keys() & picture.spec.keys():
             raise InputError(f"cannot be drawn: spec needs one of {', '.join(_CHARTS)}.")
         return picture
+
+
+# A command that runs again writes most pictures as they were.
+@lru_cache(maxsize=64)
+def files_of(svg: str) -> tuple[bytes, bytes, bytes]:
+    """Return an SVG as the contents of a PDF, a PNG and an SVG file."""
+    return vl_convert.svg_to_pdf(svg), vl_convert.svg_to_png(svg, scale=2), svg.encode()
 
 
 def row_of(pictures: Sequence[Picture]) -> Picture:
