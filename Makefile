@@ -52,10 +52,11 @@ charts: .venv/installed
 pages: .venv/installed
 	$(BIN)/python -m makers.pages
 
+# Every part, or some: make bench ONLY="dense structured". SHARED=1 where others use the machine.
 bench: .venv/installed
-	$(BIN)/python -m benchmarks.run
+	$(BIN)/python -m benchmarks.run $(if $(ONLY),--only $(ONLY)) $(if $(SHARED),--shared)
 
-# Measure again, and compare ratios with benchmarks/baseline.json.
+# Measure again, and compare ratios with benchmarks/baseline.json: shares of bounds on another machine.
 bench-check: bench
 	$(BIN)/python -m benchmarks.check "$$(ls -t out/bench/*.json | head -1)"
 
@@ -63,6 +64,7 @@ bench-check: bench
 bench-baseline: .venv/installed
 	$(BIN)/python -m benchmarks.check --accept "$$(ls -t out/bench/*.json | head -1)"
 	$(BIN)/python -m makers.benchmarks_page
+	$(BIN)/python -m makers.evidence
 
 # How often intervals contain the truth: docs/coverage.csv and .md. make coverage ONLY="means slopes" for some parts.
 coverage: .venv/installed

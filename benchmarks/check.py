@@ -1,9 +1,10 @@
 """Find what has become slower: ``python -m benchmarks.check [OLD] NEW``.
 
-Ratios are compared, never seconds. A ratio is worse when the interval of its change, made of the
-scatter of the repeats within both runs, lies as a whole below 1 by more than what is too small to
-matter. The intervals hold together: the chance that any of them finds something where nothing
-changed is 5 %. Exit code 1 and a line for each ratio that is worse.
+Ratios are compared, never seconds: on one machine all of them, and across machines shares of bounds
+alone, which have the rates of their machine in them. A ratio is worse when the interval of its
+change, made of the scatter of the repeats within both runs, lies as a whole below 1 by more than
+what is too small to matter. The intervals hold together: the chance that any of them finds
+something where nothing changed is 5 %. Exit code 1 and a line for each ratio that is worse.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from benchmarks.measure import AT_LARGE, OF_THE_WORLD, SHARE
 from benchmarks.ratio import Ratio, improvement
 from benchmarks.result import Identity, Result
 from makers.tables import cell
@@ -47,16 +49,22 @@ class Change:
 
 
 def changes(old: Result, new: Result) -> list[Change]:
-    """Every ratio that both runs hold."""
+    """Every ratio that both runs hold and that both machines can be compared by."""
     was = old.ratios()
     now = new.ratios()
-    both = [key for key in was if key in now]
+    are_apart = bool(_apart(old, new))
+    both = [key for key in was if key in now and (_holds_anywhere(key[2]) or not are_apart)]
     level = _FALSE_ALARMS / max(1, len(both))
     compared = []
     for key in both:
         change = improvement(was[key], now[key], level)
         compared.append(Change(*key, was[key], now[key], change))
     return compared
+
+
+def _holds_anywhere(column: str) -> bool:
+    """Whether a ratio holds across machines: it is a share of what the machine allows."""
+    return column in (SHARE, AT_LARGE)
 
 
 def worse(compared: Sequence[Change], least: float = LEAST) -> list[Change]:
@@ -109,7 +117,7 @@ def report(old: Result, new: Result, least: float) -> int:
         print(f"Not measured now, but before, in part or as a whole: {', '.join(sorted(lacking))}.")
     apart = _apart(old, new)
     if apart:
-        print(f"The machines differ, and so may their ratios: {apart}.")
+        print(f"The machines differ, so that shares of bounds alone were compared: {apart}.")
     return 1 if bad else 0
 
 
@@ -117,6 +125,8 @@ def _apart(old: Result, new: Result) -> str:
     """In what two machines, or two runs on one, differ; empty if in nothing that matters."""
     names = ("processor", "cores", "threads", "torch")
     facts = [(name, old.machine.get(name), new.machine.get(name)) for name in names]
+    # Earlier results do not say it.
+    facts.append(("clock", *(run.machine.get("clock", OF_THE_WORLD) for run in (old, new))))
     facts.append(("quick", old.quick, new.quick))
     return "; ".join(f"{name} {was}, now {now}" for name, was, now in facts if was != now)
 

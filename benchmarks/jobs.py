@@ -2,48 +2,60 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 import torch
 
 import nfd
 from benchmarks.dense import DenseBaseline
+from benchmarks.measure import clock
 from nfd.core.machine import peak_memory
 from nfd.core.random import Increment
 from nfd.data import digits
 from nfd.wide.lazy_gaussian import LazyGaussian
+from nfd.wide.learned import RandomPlusLowRank
 
 if TYPE_CHECKING:
     from nfd.core.names import NetworkWeights
 
 ETA_C = 0.1
+_MUONS_RATE = 1e-3
 
 
 def unstored_run(
-    width: int, depth: int, steps: int, batch: int, weights: NetworkWeights = "deferred"
+    width: int,
+    depth: int,
+    steps: int,
+    batch: int,
+    weights: NetworkWeights = "deferred",
+    *,
+    by_muon: bool = False,
 ) -> float:
-    """Seconds to build and train a network without stored weights."""
+    """Seconds to build and train a network without stored weights, by SGD or by Muon."""
     x, y = digits().batches(batch, steps, 0)
-    start = time.perf_counter()
+    start = clock()
     net = nfd.ResNet(64, 10, width, depth, weights=weights)
     net.reserve(steps * batch)
-    optimizer = nfd.SGD(net.param_groups(ETA_C))
+    if by_muon:
+        # Of every matrix of the network, at a rate at which it stays finite.
+        optimizer: torch.optim.Optimizer = nfd.Muon(net.parameters(), lr=_MUONS_RATE)
+    else:
+        optimizer = nfd.SGD(net.param_groups(ETA_C))
     for inputs, targets in zip(x, y, strict=True):
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(net(inputs), targets).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-    return time.perf_counter() - start
+    return clock() - start
 
 
 def dense_run(width: int, depth: int, steps: int, batch: int) -> float:
     """Seconds to build and train the plain dense network on the same batches."""
     x, y = digits().batches(batch, steps, 0)
-    start = time.perf_counter()
+    start = clock()
     net = DenseBaseline.random(64, 10, width, depth, ETA_C)
     for inputs, targets in zip(x, y, strict=True):
         net.step(inputs, targets)
-    return time.perf_counter() - start
+    return clock() - start
 
 
 def large_run(
@@ -67,4 +79,22 @@ def revealed(width: int, rank: int, batch: int) -> LazyGaussian:
     while min(matrix.ranks) < rank:
         for side in (matrix.forward, matrix.backward):
             matrix.ask(side, torch.randn(batch, width), scale=1.0, update=None, record=True)
+    return matrix
+
+
+def recorded(width: int, samples: int) -> RandomPlusLowRank:
+    """The matrices of a structured layer with this many samples, none compressed."""
+    matrix = RandomPlusLowRank(
+        width,
+        width,
+        shared=True,
+        space=None,
+        source=Increment(0),
+        resolution=0.0,
+        dtype=torch.float32,
+        device=torch.device("cpu"),
+    )
+    stream = torch.Generator().manual_seed(0)
+    matrix.record(*torch.randn(2, samples, width, generator=stream).unbind())
+    matrix.stepped = samples
     return matrix

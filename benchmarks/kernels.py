@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import tempfile
+from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import median
@@ -18,12 +19,13 @@ from torch import Tensor
 
 import nfd
 from benchmarks import tangents
-from benchmarks.measure import Round, Row, UnavailableError, apart, limits, seconds
-from benchmarks.networks import SHARE
+from benchmarks.counted import gram_work, table_work
+from benchmarks.measure import Round, Row, UnavailableError, apart, best, limits, seconds, shares
 from benchmarks.ratio import Ratio
 from nfd.core.machine import peak_memory
 from nfd.data import digits
-from nfd.limits.kernels import table
+from nfd.limits.functions import kernel_activation
+from nfd.limits.kernels import Choice, Equations, needed_nodes, range_of, table
 
 DEPTH = 256
 # Layers of the recursion that are timed: each costs the same.
@@ -61,10 +63,7 @@ def _inputs(count: int, low: float = 0.3, high: float = 1.3) -> Tensor:
 
 
 def grams(turn: Round) -> list[Row]:
-    """Measure Gram matrices in fresh processes, their tables included.
-
-    The bound is writing them and the products of inputs.
-    """
+    """Measure Gram matrices in fresh processes, their tables included."""
     if turn.quick:
         return [_gram("relu", "nngp", 1000), _gram("tanh", "ntk", 1000)]
     cases = product(("relu", "erf", "tanh", "gelu"), KINDS)
@@ -75,15 +74,53 @@ def _gram(name: str, kind: str, count: int) -> Row:
     now = limits()
     took, held, error = apart(f"benchmarks.kernels:gram_run({name!r}, {kind!r}, {count})")
     size = 8 * count * count
-    return {
+    x = _inputs(count)
+    equations = _equations(x, name, kind)
+    made = table(equations)
+    nodes = needed_nodes(equations)
+    work = gram_work(count, x.shape[1], len(made.values), len(made.norms))
+    work += table_work(nodes.pairs, equations.kernels, nodes.effort)
+    row: Row = {
         "activation": name,
         "kind": kind,
         "inputs": count,
         "seconds": took,
         "stated error": error,
         "memory / result": Ratio.of(held / size, less_is_better=True),
-        SHARE: Ratio.of(now.bound(size, 64 * count * count, torch.float64) / took),
     }
+    return row | shares(now, work, took, torch.float64)
+
+
+def _equations(x: Tensor, name: str, kind: str) -> Equations:
+    """The equations whose table the kernel of these inputs uses."""
+    choice = Choice(kind, kernel_activation(name), 1.0, math.inf)
+    return choice.equations(*range_of(choice.norms(x)))
+
+
+def tables(turn: Round) -> list[Row]:
+    """Time tables of kernels, and Gram matrices whose table is there, apart."""
+    count = 1000 if turn.quick else 4000
+    names = ("relu", "tanh") if turn.quick else ("relu", "erf", "tanh", "gelu")
+    rows = list[Row]()
+    for name, kind in product(names, KINDS):
+        x = _inputs(count)
+        equations = _equations(x, name, kind)
+        # Constants are made once in a process.
+        nfd.kernel(x[:8], activation=name, kind=kind, horizon=0.9)
+        table.cache_clear()
+        needed_nodes.cache_clear()
+        now = limits()
+        took = seconds(partial(table, equations))
+        nodes = needed_nodes(equations)
+        work = table_work(nodes.pairs, equations.kernels, nodes.effort)
+        row: Row = {"made": "table", "activation": name, "kind": kind, "size": nodes.pairs}
+        rows.append(row | {"ms": 1e3 * took} | shares(now, work, took, torch.float64))
+        made = table(equations)
+        took = best(partial(nfd.kernel, x, activation=name, kind=kind))
+        work = gram_work(count, x.shape[1], len(made.values), len(made.norms))
+        row = {"made": "Gram matrix", "activation": name, "kind": kind, "size": count}
+        rows.append(row | {"ms": 1e3 * took} | shares(now, work, took, torch.float64))
+    return rows
 
 
 def long_horizons(turn: Round) -> list[Row]:

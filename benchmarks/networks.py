@@ -4,33 +4,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 
 import nfd
-from benchmarks.counted import query_work
+from benchmarks.counted import (
+    FLOAT,
+    Work,
+    deferred_work,
+    query_work,
+    structured_muon_work,
+    structured_work,
+)
 from benchmarks.jobs import dense_run, revealed, unstored_run
-from benchmarks.measure import Limits, Round, Row, apart, best, limits, seconds
+from benchmarks.measure import Round, Row, apart, cold, copies, limits, seconds, shares
 from benchmarks.ratio import Ratio
 from nfd.core.names import NetworkWeights
+from nfd.wide.lazy_gaussian import LazyGaussian
 
-SHARE = "share of the bound"
-
-
-def query_bound(now: Limits, width: int, rank: int, batch: int) -> tuple[float, float]:
-    """Seconds that the bytes, and the operations, of one query take at least."""
-    work = query_work(width, rank, batch)
-    return work.traffic / now.read, work.operations / now.products[torch.float32]
-
-
-def training_bound(now: Limits, width: int, depth: int, steps: int, batch: int) -> float:
-    """The least seconds for all queries of a training run.
-
-    There is a forward and a backward query for each layer and step.
-    """
-    of_layer = sum(max(query_bound(now, width, step * batch, batch)) for step in range(steps))
-    return 2 * depth * of_layer
+_MUONS_WORK: dict[NetworkWeights, Callable[[int, int, int, int], Work]] = {
+    "deferred": partial(deferred_work, is_muon=True),
+    "structured": structured_muon_work,
+}
 
 
 def against_dense(turn: Round, weights: NetworkWeights = "deferred") -> list[Row]:
@@ -42,7 +40,7 @@ def against_dense(turn: Round, weights: NetworkWeights = "deferred") -> list[Row
 
 
 def _against_dense(width: int, depth: int, steps: int, batch: int, weights: NetworkWeights) -> Row:
-    now = limits()
+    now = limits(batch, width)
     ours = unstored_run(width, depth, steps, batch, weights)
     dense = dense_run(width, depth, steps, batch)
     row: Row = {
@@ -54,10 +52,31 @@ def _against_dense(width: int, depth: int, steps: int, batch: int, weights: Netw
         "dense, s": dense,
         f"dense / {weights}": Ratio.of(dense / ours),
     }
-    # Only queries of deferred weights have a bound.
-    if weights != "deferred":
-        return row
-    return row | {SHARE: Ratio.of(training_bound(now, width, depth, steps, batch) / ours)}
+    work_of = deferred_work if weights == "deferred" else structured_work
+    return row | shares(now, work_of(width, depth, steps, batch), ours)
+
+
+def by_muon(turn: Round) -> list[Row]:
+    """Time the same networks trained by Muon, with deferred and with structured weights."""
+    for weights in _MUONS_WORK:
+        unstored_run(256, 2, 2, 8, weights, by_muon=True)
+    sizes = [4096] if turn.quick else [4096, 8192]
+    steps = 5 if turn.quick else 25
+    return [_by_muon(n, 16, steps, 8, weights) for n in sizes for weights in _MUONS_WORK]
+
+
+def _by_muon(width: int, depth: int, steps: int, batch: int, weights: NetworkWeights) -> Row:
+    now = limits(batch, width)
+    took = unstored_run(width, depth, steps, batch, weights, by_muon=True)
+    row: Row = {
+        "weights": weights,
+        "width": width,
+        "depth": depth,
+        "steps": steps,
+        "batch": batch,
+        "seconds": took,
+    }
+    return row | shares(now, _MUONS_WORK[weights](width, depth, steps, batch), took)
 
 
 def queries(turn: Round) -> list[Row]:
@@ -69,21 +88,22 @@ def queries(turn: Round) -> list[Row]:
 
 
 def _query(width: int, rank: int, batch: int) -> Row:
-    matrix = revealed(width, rank, batch)
+    matrices = [revealed(width, rank, batch) for _ in range(copies(4 * FLOAT * width * rank))]
     x = torch.randn(batch, width)
-    now = limits()
-    memory, products = query_bound(now, width, rank, batch)
-    repeat = max(5, int(1e9 / (width * rank * batch)))
-    took = best(lambda: matrix.ask(matrix.forward, x, scale=1.0, update=None, record=False), repeat)
-    return {
+    now = limits(batch)
+    work = query_work(width, rank, batch)
+    ask = partial(LazyGaussian.ask, x=x, scale=1.0, update=None, record=False)
+    took = cold([partial(ask, matrix, matrix.forward) for matrix in matrices], 7)
+    row = {
         "width": width,
         "directions": rank,
         "batch": batch,
         "query, ms": 1e3 * took,
-        "bytes at the measured rate, ms": 1e3 * memory,
-        "products at the measured rate, ms": 1e3 * products,
-        SHARE: Ratio.of(max(memory, products) / took),
+        "bytes at the measured rate, ms": 1e3 * work.traffic / now.read,
+        "products at the measured rate, ms": 1e3 * work.thin / now.thin,
+        "normal numbers at the measured rate, ms": 1e3 * work.normals / now.normals,
     }
+    return row | shares(now, work, took)
 
 
 def large(turn: Round) -> list[Row]:
@@ -98,11 +118,11 @@ def large(turn: Round) -> list[Row]:
 
 
 def _large(width: int, depth: int, steps: int, batch: int) -> Row:
-    now = limits()
+    now = limits(batch)
     took, peak = apart(f"benchmarks.jobs:large_run({width}, {depth}, {steps}, {batch})")
     # Four vectors per layer and sample.
     factors = 4 * 4 * width * depth * steps * batch
-    return {
+    row = {
         "width": width,
         "depth": depth,
         "samples": steps * batch,
@@ -110,8 +130,8 @@ def _large(width: int, depth: int, steps: int, batch: int) -> Row:
         "peak memory, GiB": peak / 2**30,
         "dense weights, GB": 4e-9 * width**2 * depth,
         "factors / peak memory": Ratio.of(factors / peak),
-        SHARE: Ratio.of(training_bound(now, width, depth, steps, batch) / took),
     }
+    return row | shares(now, deferred_work(width, depth, steps, batch), took)
 
 
 def reference_problem(turn: Round) -> list[Row]:
@@ -126,36 +146,40 @@ def reference_problem(turn: Round) -> list[Row]:
     x = torch.from_numpy(raw.data[:12] / 8 - 1).float()
     y = torch.from_numpy(np.where(raw.target[:12] % 2 == 0, 1.0, -1.0)).float()
     width, replicates, small = (8192, 2, 2048) if turn.quick else (32768, 4, 4096)
-    now = limits()
+    now = limits(1)
     family = nfd.resnets(64, 1, activation="tanh")
     task = nfd.Task(list(zip(x[:, None], y[:, None], strict=True)), loss="mse")
-    prediction = nfd.predict(
-        family,
-        task,
-        0.3,
-        depth=16,
-        width=width,
-        replicates=replicates,
-        weights="deferred",
-        outputs=True,
-    )
-    assert prediction.outputs_stderr is not None
+    predictions = list[Any]()
+
+    def predict() -> None:
+        predictions.append(
+            nfd.predict(
+                family,
+                task,
+                0.3,
+                depth=16,
+                width=width,
+                replicates=replicates,
+                weights="deferred",
+                outputs=True,
+            )
+        )
+
+    took = seconds(predict)
     dense = seconds(lambda: _plain_tanh(x, y, small))
     return [
         {
             "width": width,
             "replicates": replicates,
             "steps": 12,
-            "seconds": prediction.seconds,
-            "largest standard error": float(prediction.outputs_stderr.max()),
+            "seconds": took,
+            "largest standard error": float(predictions[0].outputs_stderr.max()),
             f"one dense network of width {small:,}, s": dense,
             "dense networks for that error / ours": Ratio.of(
-                dense * replicates * width / small / prediction.seconds
-            ),
-            SHARE: Ratio.of(
-                replicates * training_bound(now, width, 16, 12, 1) / prediction.seconds
+                dense * replicates * width / small / took
             ),
         }
+        | shares(now, deferred_work(width, 16, 12, 1) * replicates, took)
     ]
 
 

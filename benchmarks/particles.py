@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 import nfd
-from benchmarks.measure import Round, Row, limits, seconds
-from benchmarks.networks import SHARE
+from benchmarks.counted import Work
+from benchmarks.measure import Round, Row, limits, seconds, shares
 from benchmarks.ratio import Ratio
 from nfd.data import digits
 
@@ -84,6 +84,7 @@ def many_samples(turn: Round) -> list[Row]:
     # Read per step and grid point: products, noise and drift, forward and backward.
     histories = 6
     traffic = replicates * grid * histories * 8 * particles * samples**2 / 2
+    work = Work(traffic=traffic, products=traffic / 4)
     return [
         {
             "samples": samples,
@@ -91,8 +92,8 @@ def many_samples(turn: Round) -> list[Row]:
             "particles": particles,
             "replicates": replicates,
             "seconds": took,
-            SHARE: Ratio.of(now.bound(traffic, traffic / 4, torch.float64) / took),
         }
+        | shares(now, work, took, torch.float64)
     ]
 
 

@@ -8,6 +8,7 @@ is overwritten.
 from __future__ import annotations
 
 import argparse
+import os
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -17,8 +18,8 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import gpu, kernels, loops, networks, particles, plans, structured
-from benchmarks.measure import Round, Row, UnavailableError, machine
+from benchmarks import gpu, kernels, looks, loops, networks, particles, plans, structured
+from benchmarks.measure import ON_SHARED, Round, Row, UnavailableError, machine
 from benchmarks.result import Result, merged
 from makers.tables import terminal
 
@@ -44,6 +45,8 @@ def wide(turn: Round) -> list[Row]:
 PARTS = (
     Part("dense", networks.against_dense, 3),
     Part("structured", partial(networks.against_dense, weights="structured"), 3),
+    Part("muon", networks.by_muon, 3),
+    Part("updates", structured.updates, 3),
     Part("structured-large", structured.large, 2),
     Part("structured-growth", structured.growth, 3),
     Part("structured-calls", structured.calls, 1),
@@ -52,6 +55,8 @@ PARTS = (
     Part("reference", networks.reference_problem, 3),
     Part("growth", networks.growth, 3),
     Part("grams", kernels.grams, 2),
+    Part("tables", kernels.tables, 3),
+    Part("looks", looks.looks, 3),
     Part("horizons", kernels.long_horizons, 1),
     Part("recursion", kernels.against_recursion),
     Part("neural-tangents", kernels.against_neural_tangents, 1),
@@ -100,8 +105,17 @@ def main() -> None:
     parser.add_argument(
         "--only", nargs="+", metavar="PART", choices=names, default=names, help=", ".join(names)
     )
+    parser.add_argument(
+        "--shared",
+        action="store_true",
+        help="one thread, in time of the process: where others use the machine",
+    )
     parser.add_argument("--out", type=Path, default=Path("out/bench"), help="folder of all results")
     arguments = parser.parse_args()
+    if arguments.shared:
+        # Fresh processes read both.
+        os.environ |= {ON_SHARED: "1", "OMP_NUM_THREADS": "1"}
+        torch.set_num_threads(1)
     # Short runs warn of their noise.
     warnings.simplefilter("ignore", RuntimeWarning)
     chosen = [part for part in PARTS if part.name in arguments.only]

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 
 import nfd
-from benchmarks.jobs import unstored_run
-from benchmarks.measure import Round, Row, apart
+from benchmarks.counted import FLOAT, compression_work, recorded_work, structured_work
+from benchmarks.jobs import recorded, unstored_run
+from benchmarks.measure import Round, Row, apart, cold, copies, limits, seconds, shares
 from benchmarks.ratio import Ratio
+from nfd.wide.basis import SLOTS
 
 
 def large(turn: Round) -> list[Row]:
@@ -22,6 +26,7 @@ def large(turn: Round) -> list[Row]:
 
 
 def _large(width: int, depth: int, steps: int, batch: int) -> Row:
+    now = limits(batch, width)
     took, peak = apart(
         f"benchmarks.jobs:large_run({width}, {depth}, {steps}, {batch}, 'structured')"
     )
@@ -32,6 +37,7 @@ def _large(width: int, depth: int, steps: int, batch: int) -> Row:
         "seconds": took,
         "peak memory, GiB": peak / 2**30,
     }
+    row |= shares(now, structured_work(width, depth, steps, batch), took)
     # Deferred weights are measured at this size among the large networks, once.
     if width > 2**16:
         return row
@@ -39,6 +45,36 @@ def _large(width: int, depth: int, steps: int, batch: int) -> Row:
         f"benchmarks.jobs:large_run({width}, {depth}, {steps}, {batch}, 'deferred')"
     )
     return row | {"deferred / structured": Ratio.of(deferred / took)}
+
+
+def updates(turn: Round) -> list[Row]:
+    """Time what recorded samples add to a query, and the compression of them into a basis."""
+    rows = list[Row]()
+    for width in (4096,) if turn.quick else (4096, 8192, 65536):
+        rows += [_recorded(width, 200, 8), _compressed(width, 300)]
+    return rows
+
+
+def _recorded(width: int, samples: int, batch: int) -> Row:
+    now = limits(batch)
+    matrices = [recorded(width, samples) for _ in range(copies(2 * FLOAT * width * samples))]
+    x, value = torch.randn(2, batch, width).unbind()
+    column = torch.full((SLOTS + samples,), 1e-6)
+    took = cold([partial(m.add_update, value, x, "inputs", column) for m in matrices], 5)
+    row: Row = {"update": "recorded", "width": width, "samples": samples, "batch": batch}
+    return row | {"ms": 1e3 * took} | shares(now, recorded_work(width, samples, batch), took)
+
+
+def _compressed(width: int, samples: int) -> Row:
+    now = limits()
+    column = torch.ones(SLOTS + samples)
+    column[:SLOTS] = 0.0
+    took = math.inf
+    for _ in range(3):
+        matrix = recorded(width, samples)
+        took = min(took, seconds(partial(matrix.compress, [column, None, None])))
+    row: Row = {"update": "compression", "width": width, "samples": samples}
+    return row | {"ms": 1e3 * took} | shares(now, compression_work(width, samples), took)
 
 
 def growth(turn: Round) -> list[Row]:

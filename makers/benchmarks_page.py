@@ -6,14 +6,14 @@ Without RESULT they are filled from the baseline.
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 from textwrap import fill
 
 from benchmarks.check import BASELINE
-from benchmarks.ratio import Ratio
+from benchmarks.measure import SHARE
 from benchmarks.result import Result
 from makers.tables import cell, fill_page, in_sentence, markdown
-from nfd.core.tables import Row
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 
@@ -36,12 +36,10 @@ def tables_of(result: Result) -> dict[str, str]:
     powers = [f"{cell('', row['exponent'])} of the {row['size']}" for row in result.parts["growth"]]
     reached = list[str]()
     for row in result.parts["query"]:
-        for name, value in row.items():
-            if "share" in name:
-                level = "" if reached else "95 %: "
-                reached.append(in_sentence(name, value, level))
-    plan = in_sentence("", _only_ratio(result.parts["plan"][0]))
-    check = in_sentence("", _only_ratio(result.parts["check"][0]))
+        level = "" if reached else "95 %: "
+        reached.append(in_sentence(SHARE, row[SHARE], level))
+    plan = in_sentence("", result.parts["plan"][0]["plan / forward and backward"])
+    check = in_sentence("", result.parts["check"][0]["training alone / check"])
     costs = (
         f"Time grows as the power {', '.join(powers)}. A query of the factors reaches "
         f"{', '.join(reached)} of what memory and arithmetic allow. A plan by tracing takes {plan} "
@@ -49,18 +47,30 @@ def tables_of(result: Result) -> dict[str, str]:
         f"takes {check}."
     )
     text = PAGE.read_text(encoding="utf-8")
-    tables = {
-        part: markdown(rows)
-        for part, rows in result.parts.items()
-        if f"<!-- made: {part} -->" in text
-    }
-    return {"machine": fill(machine, 120), "costs": fill(costs, 120)} | tables
+    texts = {"machine": fill(machine, 120), "costs": fill(costs, 120)}
+    texts |= {"findings": _findings(result)}
+    for part in re.findall("<!-- made: ([a-z-]+) -->", text):
+        if part not in texts:
+            rows = result.parts.get(part)
+            texts[part] = markdown(rows) if rows else "*Not measured yet.*"
+    return texts
 
 
-def _only_ratio(row: Row) -> Ratio:
-    """The value of a row that is a ratio of times; there is one."""
-    (ratio,) = (value for value in row.values() if isinstance(value, Ratio))
-    return ratio
+def _findings(result: Result) -> str:
+    """The first numbers of the page, and the picture with what it shows."""
+    faster = list[str]()
+    for row in result.parts["dense"]:
+        level = "" if faster else "95 %: "
+        times = in_sentence("", row["dense / deferred"], level)
+        faster.append(f"of width {row['width']:,} {times} times")
+    sentence = (
+        "Deferred weights trained 16 layers faster than dense ones do: " + ", ".join(faster) + "."
+    )
+    picture = (
+        "![How many times as fast as their opponents wide networks and kernels are]"
+        "(images/benchmarks.svg)"
+    )
+    return f"{fill(sentence, 120)}\n\n{picture}"
 
 
 def main() -> None:

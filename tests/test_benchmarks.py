@@ -14,19 +14,23 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten
 
 import nfd
-from benchmarks import check
+from benchmarks import check, counted, measure, networks
 from benchmarks.check import BASELINE, changes, worse
 from benchmarks.dense import DenseBaseline
 from benchmarks.kernels import recursion
 from benchmarks.ratio import Ratio
-from benchmarks.result import Result
+from benchmarks.result import Result, merged
 from makers import evidence, pictures, question_charts, real_ladders_page
 from makers.benchmarks_page import PAGE, tables_of
 from nfd.data import digits
 from nfd.runs.losses import cross_entropy
 from nfd.runs.trial import optimizer_of, train
+from nfd.wide import lazy_gaussian
+from nfd.wide.basis import expand
 from studies import beside, embedding_rate, muon_depth, two_limits, two_limits_depth
 
 MACHINE = {
@@ -112,6 +116,76 @@ def test_the_command_prints_a_line_for_each_regression(
     if code:
         assert lines[0].startswith("made up (row 7): ratio was ")
         assert "times as good" in lines[0]
+
+
+class Counting(TorchDispatchMode):
+    """A clock that counts the numbers which PyTorch's operations are given, and no seconds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = 0.0
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        leaves, _ = tree_flatten((args, kwargs))
+        self.numbers += 1 + sum(leaf.numel() for leaf in leaves if isinstance(leaf, torch.Tensor))
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(("times", "code"), [(1, 0), (2, 1)])
+def test_a_share_of_a_bound_shows_on_any_machine_whether_a_query_became_slower(
+    times: int, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Queries that expand their rows so many times, by a clock that counts numbers."""
+
+    def run(processor: str) -> Result:
+        with Counting() as counting, monkeypatch.context() as patch:
+            patch.setattr(measure, "clock", lambda: counting.numbers)
+            # What it counts is the same each time, and in a cache.
+            patch.setattr(measure, "COLD", 1)
+            rounds = [[networks._query(1024, 64, 8)] for _ in range(3)]
+        return result({"query": merged(rounds)}, processor=processor)
+
+    def slowed(*arguments: Any) -> Any:
+        return [expand(*arguments) for _ in range(times)][-1]
+
+    before = run("one")
+    monkeypatch.setattr(lazy_gaussian, "expand", slowed)
+    compared = changes(before, run("another"))
+    assert {change.column for change in compared} == {measure.SHARE, measure.AT_LARGE}
+    assert bool(worse(compared)) == bool(code)
+
+
+def test_ratios_of_times_are_compared_on_one_machine_only() -> None:
+    row = {"size": 1, "dense / ours": Ratio((2.0, 2.1)), measure.SHARE: Ratio((0.5, 0.51))}
+    old = result({"part": [row]})
+    here = result({"part": [row]})
+    elsewhere = result({"part": [row]}, processor="another")
+    assert [change.column for change in changes(old, here)] == ["dense / ours", measure.SHARE]
+    assert [change.column for change in changes(old, elsewhere)] == [measure.SHARE]
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        counted.query_work(4096, 100, 8),
+        counted.deferred_work(4096, 16, 25, 8),
+        counted.structured_work(4096, 16, 25, 8),
+        counted.structured_muon_work(4096, 16, 25, 8),
+        counted.compression_work(4096, 300),
+        counted.gram_work(1000, 64, 30, 5),
+    ],
+)
+def test_a_bound_falls_in_proportion_to_the_speed_of_the_machine(work: counted.Work) -> None:
+    def machine(speed: float) -> counted.Limits:
+        rates = {torch.float32: 1e11 * speed}
+        return counted.Limits(
+            1e10 * speed, rates, 3e10 * speed, 1e8 * speed, 1e-4 / speed, 1e8 * speed, 1e9 * speed
+        )
+
+    assert machine(2.0).bound(work) == pytest.approx(machine(1.0).bound(work) / 2)
+    assert machine(1.0).of_large_products(work) <= machine(1.0).bound(work)
 
 
 # ---- running and keeping

@@ -36,6 +36,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 _TILE = 512
+# Of fewer rows the left factor of an inner product is faster, of more the right one: with 16 rows
+# 15 GFLOP/s in the one order and 30 in the other, with 12 rows 34 and 28 (MKL, AVX-512).
+_SOME_ROWS = 16
 # Numbers in a stack of vectors: below it, copying to grow costs more than the memory.
 _LARGE = 1 << 22
 # Bytes of an array from which on the C library maps it anew each time.
@@ -103,6 +106,8 @@ def untiled(tiles: Tensor, n: int) -> Tensor:
 
 def inner(x: Tensor, y: Tensor) -> Tensor:
     """Inner products ``[b, k]`` of two tiled blocks of vectors."""
+    if _SOME_ROWS <= x.shape[1] < y.shape[1]:
+        return torch.bmm(y, x.mT).sum(0).T.contiguous()
     return torch.bmm(x, y.mT).sum(0)
 
 

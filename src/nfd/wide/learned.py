@@ -57,6 +57,7 @@ class RandomPlusLowRank:
     """
 
     space: Space
+    basis: Basis
     blocks: list[Tensor | None]
 
     def __init__(
@@ -202,18 +203,29 @@ class RandomPlusLowRank:
         Each of ``columns``, of W, the momentum and the gradient, then is only its block.
         """
         rows = {name: self.samples[name].rows for name in SPACES}
-        if not self.settled and self.count:
-            ranks = [self._rank_of(v) for v in rows.values()]
-            self._use(SPACES[ranks.index(min(ranks))], rows["inputs"])
-            self.settled = bool(min(ranks))
         samples = rows[self.space]
-        if len(samples):
+        if not self.settled and self.count:
+            coordinates = self._settled(rows)
+        elif len(samples):
             coordinates = self._coordinates(samples)
         else:
             coordinates = samples.new_zeros(0, self.basis.rank)
         self.blocks = self._blocks(columns, coordinates, rows[_opposite(self.space)])
         self.stepped = 0
         self.forget()
+
+    def _settled(self, rows: dict[Space, Tensor]) -> Tensor:
+        """Use the space in which the samples have the smaller rank; return their coordinates."""
+        tried = dict[Space, tuple[Basis, Tensor]]()
+        for space in SPACES:
+            self._use(space, rows[space])
+            coordinates = self._coordinates(rows[space])
+            tried[space] = self.basis, coordinates
+        smaller = min(SPACES, key=lambda space: tried[space][0].rank)
+        self._use(smaller, rows[smaller])
+        self.basis, coordinates = tried[smaller]
+        self.settled = self.basis.rank > 0
+        return coordinates
 
     def _coordinates(self, rows: Tensor) -> Tensor:
         """Return coordinates of rows in the basis, extended by what it lacks of them.
@@ -248,6 +260,15 @@ class RandomPlusLowRank:
                 continue
             weight = float(mixing[j, j])
             before = self.blocks[j]
+            weights = column[SLOTS : SLOTS + len(partners)]
+            # A gradient has weights in one batch only, and W in what was stepped.
+            rows = weights.nonzero().flatten().tolist()
+            some = slice(rows[0], rows[-1] + 1) if rows else slice(0)
+            weighted = coordinates[some] * weights[some, None]
+            if rows and not mixing[j].any():
+                # Of samples only, like a gradient: nothing has to be cleared before.
+                blocks.append(weighted.T @ partners[some])
+                continue
             if is_diagonal and before is not None and weight:
                 # No other column needs this block, so that its memory can be used again.
                 block = padded(before, max(room, len(before)), partners.shape[1])
@@ -255,12 +276,7 @@ class RandomPlusLowRank:
                     block.mul_(weight)
             else:
                 block = self._mixed(mixing[j].tolist(), partners.new_zeros(room, partners.shape[1]))
-            weights = column[SLOTS : SLOTS + len(partners)]
-            # A gradient has weights in one batch only, and W in what was stepped.
-            rows = weights.nonzero().flatten().tolist()
             if rows:
-                some = slice(rows[0], rows[-1] + 1)
-                weighted = coordinates[some] * weights[some, None]
                 block[: self.basis.rank].addmm_(weighted.T, partners[some])
             blocks.append(block)
         return blocks
@@ -280,13 +296,6 @@ class RandomPlusLowRank:
         self.space = space
         self.basis = Basis(self.sizes[space], dtype=like.dtype, device=like.device)
         self.blocks = [None] * SLOTS
-
-    def _rank_of(self, v: Tensor) -> int:
-        """How many directions these rows have beyond the resolution."""
-        empty = Basis(v.shape[1], dtype=v.dtype, device=v.device)
-        unit, _, shortest = _measured(v, self._tolerance)
-        coefficients, _ = lacking(empty, unit, empty.products(unit), shortest)
-        return coefficients.shape[1]
 
     # ---- what a layer asks of its matrix
 
