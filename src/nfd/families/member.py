@@ -55,7 +55,7 @@ class Member:
 
     # ---- how it is scaled
 
-    @property
+    @cached_property
     def stacks(self) -> dict[str, tuple[str, ...]]:
         """The blocks of every stack by its name; a single stack has an empty name."""
         return self.plan.stacks
@@ -77,7 +77,7 @@ class Member:
             return self.plan.own_factor(name)
         if name.endswith("feedback_weight"):
             return 0.0
-        return self.net.scale(self.plan.roles[name])
+        return self.net.scale(self.plan.entries[name].role)
 
     @property
     def is_planned(self) -> bool:
