@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import gpu, kernels, looks, networks, particles, plans, structured
+from benchmarks import gpu, kernels, looks, loops, networks, particles, plans, structured
 from benchmarks.measure import ON_SHARED, Round, Row, UnavailableError, machine
 from benchmarks.result import Result, merged
 from makers.tables import terminal
@@ -64,6 +64,7 @@ PARTS = (
     Part("samples", particles.many_samples, 2),
     Part("plan", plans.planning),
     Part("check", plans.checking, 3),
+    Part("loops", loops.against_plain, 3),
     Part("wide", wide, 2),
 )
 

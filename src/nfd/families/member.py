@@ -55,7 +55,7 @@ class Member:
 
     # ---- how it is scaled
 
-    @property
+    @cached_property
     def stacks(self) -> dict[str, tuple[str, ...]]:
         """The blocks of every stack by its name; a single stack has an empty name."""
         return self.plan.stacks

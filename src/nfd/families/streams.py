@@ -21,6 +21,9 @@ _GIVEN = 4
 _ROUNDED = 4
 # So many vectors two numbers of a channel must explain: chance does not fit them.
 _ROWS = 8
+# So many channels, and by so many times beyond rounding, show that numbers do not explain a tensor.
+_FEW = 4
+_CLEARLY = 100.0
 # The least share of the stream before: a model that only rescales the stream adds nothing to it.
 _KEPT = 0.01
 
@@ -230,17 +233,40 @@ def _gain_of_channels(before: Tensor, output: Tensor, after: Tensor) -> Tensor |
     )
     if z.shape[1] < _ROWS:
         return None
-    parts = torch.stack([z, branch], -1)
-    inverse = torch.linalg.pinv(parts.mT @ parts, hermitian=True)
-    keep, gain = (inverse @ (parts.mT @ h[..., None])).squeeze(-1).T
-    written = gain[:, None] * branch
-    residual = h - keep[:, None] * z - written
-    rounded = torch.finfo(after.dtype).eps * (z.norm() + h.norm() + written.norm())
-    if residual.norm() > _ROUNDED * rounded or float(keep.min()) < _KEPT:
+    eps = torch.finfo(after.dtype).eps
+    # A fit of all channels takes long, and most tensors are no such sum: a few channels show it.
+    few = _Fit.of(z[:_FEW], branch[:_FEW], h[:_FEW])
+    if few.residual > _CLEARLY * _ROUNDED * eps * (z.norm() + h.norm() + few.written):
+        return None
+    fit = _Fit.of(z, branch, h)
+    rounded = eps * (z.norm() + h.norm() + fit.written)
+    if fit.residual > _ROUNDED * rounded or float(fit.keep.min()) < _KEPT:
         return None
     shape = (-1, *[1] * (output.dim() - 1 - channels))
-    of_channels: Tensor = gain.to(output.dtype).view(shape)
+    of_channels: Tensor = fit.gain.to(output.dtype).view(shape)
     return of_channels
+
+
+class _Fit(NamedTuple):
+    """The least squares of ``keep * z + gain * branch`` to h, one of each for every channel.
+
+    ``written`` and ``residual`` are the norms of ``gain * branch`` and of what is left.
+    """
+
+    keep: Tensor
+    gain: Tensor
+    written: Tensor
+    residual: Tensor
+
+    @classmethod
+    def of(cls, z: Tensor, branch: Tensor, h: Tensor) -> _Fit:
+        """Fit the rows of tensors [channels, vectors]."""
+        parts = torch.stack([z, branch], -1)
+        inverse = torch.linalg.pinv(parts.mT @ parts, hermitian=True)
+        keep, gain = (inverse @ (parts.mT @ h[..., None])).squeeze(-1).T
+        written = gain[:, None] * branch
+        residual = h - keep[:, None] * z - written
+        return cls(keep, gain, written.norm(), residual.norm())
 
 
 def _vectors_of(h: Tensor) -> tuple[Tensor, Tensor]:

@@ -39,7 +39,16 @@ from nfd.meters.meter import METERS
 from nfd.meters.noise import noise_of, samples_of_a_part
 from nfd.meters.reading import WatchRow
 from nfd.meters.suspects import Sizes, Suspect, suspects_of
-from nfd.meters.updates import DEFINITION, HIDDEN, NO_BLOCKS, Baseline, quiet, readings
+from nfd.meters.updates import (
+    DEFINITION,
+    HIDDEN,
+    NO_BLOCKS,
+    Baseline,
+    Calls,
+    Pass,
+    quiet,
+    readings,
+)
 from nfd.meters.verdict import (
     THRESHOLDS,
     causes,
@@ -61,7 +70,7 @@ from nfd.scaling.find_law import check_optimizer
 from nfd.scaling.model import tensors
 from nfd.scaling.optimizers import OptimizerLaw, law_by_class
 from nfd.scaling.rules import MAX_RATE, rule_named
-from nfd.scaling.samples import as_written, outputs_of
+from nfd.scaling.samples import as_written
 from nfd.scaling.self_test import tests_itself
 from nfd.store import Record
 
@@ -888,9 +897,10 @@ class _Measurement(Observation):
         module = self.member.module
         noise = []
         tensor_rows = []
-        is_finite = self._is_finite_at_the_end()
-        if is_finite:
-            meters = self._measure(len(self.losses))
+        seen = self._seen_at_the_end()
+        is_finite = seen is not None
+        if seen is not None:
+            meters = self._measure(len(self.losses), seen)
             if self.asked.noise:
                 noise.append(self._noise())
         else:
@@ -920,19 +930,22 @@ class _Measurement(Observation):
             result["stacks"] = stacks
         return {}, {}, result
 
-    def _is_finite_at_the_end(self) -> bool:
-        """Whether the last loss and the outputs are finite; events say what went wrong."""
+    def _seen_at_the_end(self) -> tuple[Pass, Calls] | None:
+        """Pass the sample through the trained network.
+
+        None where the last loss or the outputs are not finite; events say what went wrong.
+        """
         losses = self.losses
         if not math.isfinite(losses[-1]):
-            return False
+            return None
         if losses[-1] > _ROSE * losses[0] > 0:
             self.events.append(Event("loss-rose", len(losses) - 1, size=losses[-1] / losses[0]))
-        inputs = self.task.batches[-1][0]
-        with torch.no_grad():
-            is_finite = bool(outputs_of(self.member(inputs)).isfinite().all())
-        if not is_finite:
-            self._note_break(len(losses), inputs)
-        return is_finite
+        calls = Calls()
+        now = self.start.seen(calls)
+        if bool(now.outputs.isfinite().all()):
+            return now, calls
+        self._note_break(len(losses), self.task.sample)
+        return None
 
     def _note_break(self, step: int, inputs: Any) -> None:
         """Note that a number is not finite, and the layer that shows it first."""
@@ -962,13 +975,16 @@ class _Measurement(Observation):
         inputs, targets = self.task.batches[-1]
         return self.task.value(self.member(inputs), targets)
 
-    def _measure(self, step: int) -> _Meters:
+    def _measure(self, step: int, seen: tuple[Pass, Calls] | None = None) -> _Meters:
         """Read the network and every matrix of it after so many updates.
+
+        Args:
+            seen: as of ``Baseline.look``.
 
         Returns:
             The meters by stack.
         """
-        look = self.start.look(self.previous).with_bounds()
+        look = self.start.look(self.previous, seen).with_bounds()
         meters = {}
         for stack, earlier in self.meters.items():
             numbers = look.network

@@ -121,9 +121,11 @@ def experts_of(member: Member) -> tuple[dict[str, _Experts], dict[str, int]]:
     experts_by_holder = dict[str, _Experts]()
     routers = dict[str, int]()
     fans = {name: entry.fan_in for name, entry in member.plan.entries.items()}
+    parts = modules(member.module)
+    trained = _trained_in(member)
     for block in member.plan.blocks:
-        lists = _lists_in(member, block)
-        matrices = _trained_in(member, block)
+        lists = _lists_in(parts, block)
+        matrices = {name: t for name, t in trained.items() if name.startswith(f"{block}.")}
         held = {name: experts for name, experts in lists.items() if experts}
         for name, t in matrices.items():
             p = t.parameter
@@ -148,21 +150,21 @@ def experts_of(member: Member) -> tuple[dict[str, _Experts], dict[str, int]]:
     return experts_by_holder, routers
 
 
-def _trained_in(member: Member, block: str) -> dict[str, TensorInfo]:
-    """The tensors in a block that train and have a fan, by name."""
+def _trained_in(member: Member) -> dict[str, TensorInfo]:
+    """The tensors that train and have a fan, by name."""
     entries = member.plan.entries
     trained = {}
     for name, t in tensors(member.module).items():
         has_fan = name in entries and bool(entries[name].fan_in)
-        if name.startswith(f"{block}.") and has_fan and t.parameter.requires_grad:
+        if has_fan and t.parameter.requires_grad:
             trained[name] = t
     return trained
 
 
-def _lists_in(member: Member, block: str) -> dict[str, _Experts]:
+def _lists_in(parts: Mapping[str, nn.Module], block: str) -> dict[str, _Experts]:
     """The experts of every ``ModuleList`` in a block; none where its children differ."""
     lists = {}
-    for name, part in modules(member.module).items():
+    for name, part in parts.items():
         if name.startswith(f"{block}.") and isinstance(part, nn.ModuleList):
             lists[name] = _of_list(part)
     return lists

@@ -131,7 +131,9 @@ class Sizes:
             self.first[name] = self._size(name, whole(p.detach()) - self.start[name])
         if p.grad is None or p.grad.is_sparse:
             return
-        effect = rate * float(whole(p.grad).abs().sum(dtype=torch.float64))
+        # Sums of 64 bits took three times as long; only orders of magnitude are compared.
+        wide = torch.promote_types(p.grad.dtype, torch.float32)
+        effect = rate * float(whole(p.grad).abs().sum(dtype=wide))
         # Take the largest of all steps: a batch may miss an expert, and heads may be initialised to
         # zero.
         self.effects[name] = max(effect, self.effects.get(name, 0.0))

@@ -236,7 +236,7 @@ class Baseline:
             now, calls = seen
         infos = tensors(self.member.module)
         before = previous or {}
-        written = self._written(calls)
+        written = self._written(calls, infos)
         matrices = dict[str, dict[str, float]]()
         responses = dict[str, _Response | None]()
         for name in self.matrices:
@@ -245,16 +245,15 @@ class Baseline:
             stack: StackLook(self, stack, now, matrices, responses, written)
             for stack in self.unread
         }
-        with self._at_start(self.inner):
+        with self._at_start(self.inner, infos):
             stacks = {stack: part.numbers() for stack, part in parts.items()}
         bounds = {stack: part.bounds(stacks[stack]) for stack, part in parts.items()}
         network = stacks.pop("")
         return Look(network, stacks, matrices, self._of_blocks(now), bounds)
 
     @contextmanager
-    def _at_start(self, names: Iterable[str]) -> Iterator[None]:
+    def _at_start(self, names: Iterable[str], infos: Mapping[str, TensorInfo]) -> Iterator[None]:
         """Set matrices to their initial weights, and back afterwards."""
-        infos = tensors(self.member.module)
         with ExitStack() as trained:
             for name in names:
                 weight = infos[name].parameter
@@ -316,7 +315,7 @@ class Baseline:
             self._start_sizes[t.name] = norm(start), spectral
         return self._start_sizes[t.name]
 
-    def _written(self, calls: Calls) -> dict[str, Tensor]:
+    def _written(self, calls: Calls, infos: Mapping[str, TensorInfo]) -> dict[str, Tensor]:
         """What training of the outer matrices adds to the stream in every block that is a module.
 
         It takes one more forward pass, in which outer matrices have their initial weights and every
@@ -333,7 +332,7 @@ class Baseline:
         again = Calls()
         with ExitStack() as contexts:
             called = [name for name, block in writers.items() if block in blocks]
-            contexts.enter_context(self._at_start(called))
+            contexts.enter_context(self._at_start(called, infos))
             contexts.enter_context(quiet(module))
             contexts.enter_context(calls.repeated(parts))
             contexts.enter_context(again.noted(parts, self._blocks))
@@ -351,9 +350,15 @@ class Baseline:
         """Read only ``stream_update``, of every stack that has one, by the name of the stack."""
         calls = Calls()
         now = self.seen(calls)
-        written = self._written(calls)
         infos = tensors(self.member.module)
-        responses = {name: self._of_matrix(infos[name], now, None)[1] for name in self.outer}
+        written = self._written(calls, infos)
+        shown = {_stack_of(f"{block}.", self.member.stacks) for block in written}
+        # What the blocks write says all; matrices are read where that is not seen.
+        responses = {
+            name: self._of_matrix(infos[name], now, None)[1]
+            for name in self.outer
+            if self.stack_of[name] not in shown
+        }
         updates = {}
         for stack in self.unread:
             update = _stream_update(StackLook(self, stack, now, {}, responses, written))

@@ -34,6 +34,10 @@ _DIED_TWICE = (
     "WorkerLost: the process that trained it died twice; use fewer workers or a smaller size if "
     "for memory"
 )
+# Gradients are freed and allocated anew at every step. The C library of Linux would give their
+# memory back to the system and have its pages cleared again: the training of a network with 16
+# matrices of 1024 x 1024 took 1.7 times as long. Of the variables, what the user has set stays.
+_KEEPING_MEMORY = {"MALLOC_MMAP_THRESHOLD_": "33000000", "MALLOC_TRIM_THRESHOLD_": "2000000000"}
 # seconds between two looks whether a process lives
 _LIFE_SIGN = 1.0
 Task = Callable[[], Any]
@@ -209,17 +213,21 @@ class _Process:
 def _inheriting_nothing() -> Iterator[None]:
     """A context in which processes start deaf to Ctrl-C and without the driver's script.
 
-    ``spawn`` would run the script again.
+    ``spawn`` would run the script again. They keep the memory that they free.
     """
     main = sys.modules["__main__"]
+    added = {name: value for name, value in _KEEPING_MEMORY.items() if name not in os.environ}
     # Windows has no masks of signals.
     has_masks = hasattr(signal, "pthread_sigmask")
     if has_masks:
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     sys.modules["__main__"] = ModuleType("__main__")
+    os.environ |= added
     try:
         yield
     finally:
+        for name in added:
+            del os.environ[name]
         sys.modules["__main__"] = main
         if has_masks:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)

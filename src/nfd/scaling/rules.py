@@ -43,6 +43,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal, NamedTuple, Protocol, cast, get_args
 
 from nfd.core.checks import check_choice
@@ -191,15 +192,8 @@ class Rule:
             vector: whether the fan-in of the tensor is 1 at every size.
             narrow: whether its fan-out keeps its size while its fan-in grows.
         """
-        s = multiplier if self.scales_width else Power()
-        std = self.std(role) * s**-1
-        rate = self.rate(role, law) * s ** -(1 + law.degree)
-        if narrow:
-            std *= self._kept(Power(fan_in=-0.5))
-        if vector:
-            std = std.of_vector()
-            rate = rate.of_vector()
-        return Powers(std, rate, self.epsilon(role) * s)
+        size = _Size(law.degree, law.unit)
+        return _powers(self, role, size, multiplier, vector=vector, narrow=narrow)
 
     @property
     def _a(self) -> float:
@@ -209,6 +203,30 @@ class Rule:
         if not self.scales_width:
             return Power()
         return power if self.scales_depth else replace(power, depth=0.0)
+
+
+class _Size(NamedTuple):
+    """The size of an optimizer's updates, without the rest of its law."""
+
+    degree: float
+    unit: Power
+
+
+# Every tensor of every training asks for them several times, and few differ.
+@lru_cache(maxsize=1024)
+def _powers(
+    rule: Rule, role: Role, law: _Size, multiplier: Power, *, vector: bool, narrow: bool
+) -> Powers:
+    """Do what ``Rule.powers`` says."""
+    s = multiplier if rule.scales_width else Power()
+    std = rule.std(role) * s**-1
+    rate = rule.rate(role, law) * s ** -(1 + law.degree)
+    if narrow:
+        std *= rule._kept(Power(fan_in=-0.5))
+    if vector:
+        std = std.of_vector()
+        rate = rate.of_vector()
+    return Powers(std, rate, rule.epsilon(role) * s)
 
 
 RULES: dict[RuleName, Rule] = {

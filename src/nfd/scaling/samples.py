@@ -113,7 +113,13 @@ def typed(sample: Any, dtype: torch.dtype | None) -> Any:
 
 def call_with(model: nn.Module, sample: Any) -> Any:
     """Call a model with a tensor, a tuple of arguments or keyword arguments, in its own type."""
-    is_real = any(part.is_floating_point() for part in tensors_in(sample))
+    parts = tensors_in(sample)
+    first = next((p for p in model.parameters() if p.is_floating_point()), None)
+    is_single = first is None or first.dtype != torch.float64
+    # Only double precision is ever converted. To look at all parameters takes long in deep models.
+    if is_single and all(part.dtype != torch.float64 for part in parts):
+        return _call(model, sample)
+    is_real = any(part.is_floating_point() for part in parts)
     dtype = type_of(model) if is_real else None
     if dtype == torch.float64 != torch.get_default_dtype():
         # What the forward pass makes has the default type.

@@ -584,6 +584,10 @@ class StructuredLinear(FactoredLinear):
         """
         return self.matrix.basis.rank + self.matrix.count
 
+    def reserve(self, samples: int) -> None:
+        """Make room for the samples of a training run; few of them are never compressed."""
+        self.matrix.reserve(check_count("samples", samples, minimum=0))
+
     def ask_forward(self, x: Tensor, record: bool) -> tuple[Tensor, Tensor]:
         """``x W'``, and x itself."""
         with threads_for(self._multiplications(x)):
