@@ -1,15 +1,18 @@
 """Fill the tables of docs/benchmarks.md from a result: ``python -m makers.benchmarks_page RESULT``.
 
-Without RESULT they are filled from the baseline.
+Without RESULT they are filled from the baseline. The table of sizes is that of
+``benchmarks.growth``, which keeps its numbers by itself.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
 from pathlib import Path
 from textwrap import fill
 
+from benchmarks import growth
 from benchmarks.check import BASELINE
 from benchmarks.measure import SHARE
 from benchmarks.result import Result
@@ -47,7 +50,8 @@ def tables_of(result: Result) -> dict[str, str]:
         f"takes {check}."
     )
     text = PAGE.read_text(encoding="utf-8")
-    texts = {"machine": fill(machine, 120), "costs": fill(costs, 120)}
+    sizes = [growth.in_words(row) for row in json.loads(growth.STORED.read_text())["rows"]]
+    texts = {"machine": fill(machine, 120), "costs": fill(costs, 120), "sizes": markdown(sizes)}
     texts |= {"findings": _findings(result)}
     for part in re.findall("<!-- made: ([a-z-]+) -->", text):
         if part not in texts:

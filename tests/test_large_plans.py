@@ -1,10 +1,12 @@
-"""Plans of large models: calls in proportion to the number of tensors, few numbers drawn."""
+"""Large models, logs and stores: calls in proportion to their size, few numbers drawn."""
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,10 +14,13 @@ import torch
 from torch import Tensor, nn
 
 import nfd
+from benchmarks import growth
 from nfd.core.random import RepeatedDraws
 from nfd.scaling.adapters import first_of_adapters
 from nfd.scaling.base import instance
 from nfd.scaling.model import tensors
+from nfd.store import Record, Store
+from nfd.watch.schedules import Rate, ScheduleCheck
 
 
 def calls_of(action: Callable[[], object]) -> int:
@@ -135,3 +140,89 @@ def test_small_tensors_and_other_draws_are_as_without() -> None:
         stack = nn.init.kaiming_uniform_(tensor=torch.empty(3, 300, 400), a=math.sqrt(5))
     assert torch.equal(small.weight, again.weight)
     assert float(stack.abs().max()) <= (300 * 400) ** -0.5
+
+
+# ---- what comes after a plan: in proportion to tensors, looks and trials, counted
+
+
+def watched(depth: int) -> Callable[[], None]:
+    model = mixture(16, depth)
+    sample = torch.linspace(-1, 1, 10).view(2, 5)
+    plan = nfd.plan(model, make_model=mixture, base=(8, 2), sample=sample)
+    plan.apply_(model)
+    optimizer = plan.make_optimizer(model, lr=1e-4)
+
+    def attach_and_look() -> None:
+        watch = nfd.Watch(model, plan, sample, every=1)
+        model(sample).square().mean().backward()
+        optimizer.step()
+        watch.step(1.0)
+        assert watch.failed is None
+
+    return attach_and_look
+
+
+def test_calls_of_a_watch_grow_as_the_tensors() -> None:
+    watched(2)()  # what is made once
+    calls = [calls_of(watched(depth)) for depth in (4, 8, 16)]
+    assert calls[2] - calls[1] < 2.2 * (calls[1] - calls[0])
+
+
+class Counted(list[float]):
+    """A schedule that counts how often it is read."""
+
+    reads = 0
+
+    def __getitem__(self, index: Any) -> Any:
+        self.reads += 1
+        return super().__getitem__(index)
+
+
+def test_a_schedule_is_compared_once_at_every_look() -> None:
+    factors = Counted([1.0] * 64)
+    check = ScheduleCheck(factors, lr=None)
+    for step in range(1, 65):
+        check.note(step, Rate(1e-3, 1e-3))
+    assert factors.reads == 64
+    assert check.since is None
+    check.note(64, Rate(1e-4, 1e-3))
+    assert check.since == 64
+
+
+def test_a_search_parses_what_is_stored_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = nfd.Task([(torch.ones(2, 4), torch.zeros(2, dtype=torch.long))])
+    family = nfd.resnets(4, 2)
+    trials = [nfd.Trial(family, task, 8, 2, seed, 0.1) for seed in range(7)]
+    with nfd.Sweep(tmp_path, progress=False) as sweep:
+        sweep.run(trials[:3])
+    listed = []
+    records = Store.records
+
+    def counted(store: Store) -> list[Record]:
+        listed.append(1)
+        return records(store)
+
+    monkeypatch.setattr(Store, "records", counted)
+    with nfd.Sweep(tmp_path, progress=False) as sweep:
+        for trial in trials:
+            sweep.run([trial])
+        assert len(sweep.reused) == 3
+    assert len(listed) == 1
+
+
+def test_a_power_and_its_interval_are_those_of_the_line() -> None:
+    sizes = (10, 100, 1000, 10_000)
+    power, low, high = growth.fitted(sizes, [3 * size**1.5 for size in sizes])
+    assert (power, low, high) == pytest.approx((1.5, 1.5, 1.5), abs=1e-6)
+    power, low, high = growth.fitted(
+        sizes, [size * f for size, f in zip(sizes, (1, 2, 1, 2), strict=True)]
+    )
+    assert low < 1 < power < high
+
+
+def test_stored_powers_are_not_above_the_algorithms() -> None:
+    rows = json.loads(growth.STORED.read_text())["rows"]
+    assert {row["quantity"] for row in rows} <= {*growth.QUANTITIES}
+    assert [row["quantity"] for row in rows if row["is_fault"]] == []

@@ -60,6 +60,14 @@ class Member:
         """The blocks of every stack by its name; a single stack has an empty name."""
         return self.plan.stacks
 
+    @cached_property
+    def numbers(self) -> dict[str, dict[str, int]]:
+        """The number of each block in its stack, by stack."""
+        return {
+            stack: {block: number for number, block in enumerate(blocks)}
+            for stack, blocks in self.stacks.items()
+        }
+
     def time_step(self, stack: str = "") -> float:
         """Return the step tau of one block along the depth of a stack, ``T / L``."""
         if self.net is not None:

@@ -994,7 +994,7 @@ class _Measurement(Observation):
         self._note(step, meters)
         self.readings += readings(self.member, look, step)
         for name, numbers in look.matrices.items():
-            place = {"step": step, "matrix": name, "role": self.member.plan.roles[name]}
+            place = {"step": step, "matrix": name, "role": self.member.plan.entries[name].role}
             self.rows.append(place | numbers)
         return meters
 

@@ -148,11 +148,12 @@ class Baseline:
         plan = member.plan
         matrices = [name for name, entry in plan.entries.items() if not entry.is_vector]
         self.matrices = [name for name in matrices if member.multiplier(name)]
-        self.inner = [name for name in self.matrices if plan.roles[name] == "inner"]
-        self.outer = [name for name in self.matrices if plan.roles[name] == "outer"]
-        self.summing = [name for name in self.matrices if plan.roles[name] not in INPUT_LIKE]
-        self.hidden = self.inner or [n for n in self.matrices if plan.roles[n] == "hidden"]
-        self.stack_of = {name: _stack_of(name, member.stacks) for name in self.matrices}
+        roles = plan.roles
+        self.inner = [name for name in self.matrices if roles[name] == "inner"]
+        self.outer = [name for name in self.matrices if roles[name] == "outer"]
+        self.summing = [name for name in self.matrices if roles[name] not in INPUT_LIKE]
+        self.hidden = self.inner or [n for n in self.matrices if roles[n] == "hidden"]
+        self.stack_of = {name: _stack_of(name, member.numbers) for name in self.matrices}
         self._blocks = [*chain.from_iterable(member.stacks.values())]
         self.readers = [n for n, e in plan.entries.items() if e.role in ("readout", "tied")]
         infos = tensors(member.module)
@@ -268,7 +269,7 @@ class Baseline:
             if start is not None:
                 blocks[name] = {"activation": rms(stream), "activation_update": rms(stream - start)}
         for name, added in now.added.items():
-            stack = _stack_of(f"{name}.", self.member.stacks)
+            stack = _stack_of(f"{name}.", self.member.numbers)
             blocks.setdefault(name, {})["added"] = added / self.member.time_step(stack)
         return blocks
 
@@ -586,9 +587,9 @@ def copies(infos: Mapping[str, TensorInfo]) -> dict[str, Tensor]:
     return {name: t.parameter.detach().clone() for name, t in infos.items()}
 
 
-def _stack_of(name: str, stacks: Mapping[str, tuple[str, ...]]) -> str:
-    """The stack of a matrix; ``""`` where it stands in none."""
-    for stack, blocks in stacks.items():
+def _stack_of(name: str, numbers: Mapping[str, Mapping[str, int]]) -> str:
+    """The stack of a matrix, by ``Member.numbers``; ``""`` where it stands in none."""
+    for stack, blocks in numbers.items():
         if block_of(name, blocks) is not None:
             return stack
     return ""
@@ -614,13 +615,13 @@ def _place(member: Member, name: str, layer: str) -> tuple[float | None, str]:
     """The depth of a block or of the layer of a matrix, and its kind, as ``WatchRow`` has them."""
     depth = None
     kind = layer
-    for stacks_before, (stack, blocks) in enumerate(member.stacks.items()):
+    for stacks_before, (stack, blocks) in enumerate(member.numbers.items()):
         block = block_of(name, blocks)
         if name in blocks:
             block = name
         if block is None:
             continue
-        depth = stacks_before + (blocks.index(block) + 1) / len(blocks)
+        depth = stacks_before + (blocks[block] + 1) / len(blocks)
         kind = layer[len(block) :].lstrip(".")
         if stack:
             kind = f"{stack}.*.{kind}".rstrip(".")

@@ -78,6 +78,10 @@ class Sweep:
         self.reused = set[str]()
         # While none of them was asked for, settings they differ in, such as "task" or "version".
         self.differing = list[str]()
+        # Settings of the trials that were held, once they are compared, and the hashes of their
+        # code by the settings without it. A search asks for a few trials at a time.
+        self._held_configs: list[dict[str, Any]] | None = None
+        self._held_code = dict[str, Mapping[str, str]]()
         # By the name of a family, trials that were held and not used, as they are of other code.
         self._of_other_code = dict[str, _OtherCode]()
         self._open = 0
@@ -94,6 +98,7 @@ class Sweep:
                 self.executor.__enter__()
                 self.held = self._store.keys()
                 self.reused = set()
+                self._held_configs = None
                 self._of_other_code = {}
                 stack.pop_all()
         self._open += 1
@@ -180,15 +185,17 @@ class Sweep:
 
     def _compare(self, missing: Sequence[Trial]) -> None:
         """Note in what stored trials differ from these, and warn where only the code differs."""
-        held = [record.config for record in self.store.records() if record.key in self.held]
+        if self._held_configs is None:
+            records = self.store.records()
+            self._held_configs = [record.config for record in records if record.key in self.held]
+            self._held_code = {_without_code(c): c.get(CODE, {}) for c in self._held_configs}
         if not self.reused:
             self.differing = list[str]()
             for name, value in missing[0].experiment.items():
-                if all(config.get(name) != value for config in held):
+                if all(config.get(name) != value for config in self._held_configs):
                     self.differing.append(name)
-        hashes = {_without_code(config): config.get(CODE, {}) for config in held}
         for trial in missing:
-            stored = hashes.get(_without_code(trial.settings))
+            stored = self._held_code.get(_without_code(trial.settings))
             if stored is not None:
                 self._of_other_code.setdefault(trial.family.name, _OtherCode()).add(
                     stored, trial.code

@@ -99,7 +99,7 @@ class Plan(Shown):
         """The role of every tensor."""
         return {name: entry.role for name, entry in self.entries.items()}
 
-    @property
+    @cached_property
     def stacks(self) -> dict[str, tuple[str, ...]]:
         """The blocks of every stack (``stacks_of``).
 

@@ -247,7 +247,8 @@ def _skips(branches: Mapping[Operation, Branch], places: Places) -> frozenset[st
     names: dict[str, set[str]] = {}
     between = set[str]()
     on_streams = set[Operation]()
-    for residual_sum in branches:
+    # The way back from a sum leads through all earlier ones of its stream.
+    for residual_sum in reversed([*branches]):
         if residual_sum not in on_streams:
             on_streams.update(_way_back(residual_sum, places))
     for operation in on_streams:

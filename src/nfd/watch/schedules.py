@@ -100,6 +100,10 @@ class ScheduleCheck:
         self.factors = factors
         self.lr = lr
         self.rates: dict[int, Rate] = {}
+        # The smallest and the largest of ``r_t / f_t`` so far; none before the first
+        self._ratios: tuple[float, ...] = ()
+        self._peak = 0.0
+        self._small_peak = max([1.0, *factors])
         # The first look at which the schedules differed
         self.since: int | None = None
 
@@ -108,12 +112,16 @@ class ScheduleCheck:
         if step > len(self.factors):
             return
         self.rates[step] = rate
+        self._peak = max(self._peak, rate.peak)
+        ratio = _over(rate.now, self.factors[step - 1])
+        if not math.isnan(ratio):
+            ratios = [*self._ratios, ratio]
+            self._ratios = min(ratios), max(ratios)
         if self.since is None and self._differ():
             self.since = step
 
     def _differ(self) -> bool:
-        ratios = [_over(rate.now, self.factors[step - 1]) for step, rate in self.rates.items()]
-        ratios = [ratio for ratio in ratios if not math.isnan(ratio)]
+        ratios = [*self._ratios]
         # Where a scheduler multiplies 1 by absolute rates, its peak is not what it says.
         if self.lr is not None and _are_same([self.lr, *ratios]):
             return False
@@ -121,15 +129,6 @@ class ScheduleCheck:
         if peak:
             ratios.append(peak / self._small_peak)
         return not _are_same(ratios)
-
-    @property
-    def _peak(self) -> float:
-        """The rate before the schedule; 0 where no scheduler says it."""
-        return max(rate.peak for rate in self.rates.values())
-
-    @property
-    def _small_peak(self) -> float:
-        return max(1.0, *self.factors)
 
     @property
     def largest(self) -> Difference | None:

@@ -133,20 +133,19 @@ class Signs:
             if isinstance(z, Tensor) and z.is_floating_point():
                 inputs[name] = _input_of(infos[name], z.detach())
 
+        parts = modules(self.member.module)
         with ExitStack() as hooks:
             for name in self.layers:
-                for owner in self._owners(infos[name]):
+                for owner in self._owners(infos[name], parts):
                     hooks.enter_context(owner.register_forward_pre_hook(partial(keep, name)))
             calls = Calls()
             seen = self.baseline.seen(calls)
         return seen, calls, inputs
 
-    def _owners(self, t: TensorInfo) -> set[nn.Module]:
-        """The modules that apply a tensor to numbers."""
-        model = self.member.module
-        parts = modules(model)
+    def _owners(self, t: TensorInfo, parts: Mapping[str, nn.Module]) -> set[nn.Module]:
+        """The modules that apply a tensor to numbers, of all by name."""
         owners = {parts[full.rpartition(".")[0]] for full in t.names}
-        owners.discard(model)
+        owners.discard(self.member.module)
         embeddings = (nn.Embedding, nn.EmbeddingBag)
         return {owner for owner in owners if not isinstance(owner, embeddings)}
 

@@ -485,19 +485,21 @@ class Watch(Shown):
             look = self._baseline.look(previous, (seen, calls))
             rows = list(readings(self._member, look, self.steps))
             self._add(rows)
-            self._add_new(self._signs.look(rows, seen, inputs, self._rates.optimizers))
+            self._add_new(self._signs.look(rows, seen, inputs, self._rates.optimizers), rows)
 
     @property
     def _is_broken(self) -> bool:
         return any(alert.cause is Cause.BROKEN for alert in self.alerts)
 
-    def _add_new(self, alerts: Sequence[Alert]) -> None:
-        """Add alerts of signs, without those that the bands of the same look judge themselves."""
+    def _add_new(self, alerts: Sequence[Alert], rows: Sequence[WatchRow]) -> None:
+        """Add alerts of signs, without those that the bands of the same look judge themselves.
+
+        ``rows``: of the look.
+        """
         raised = {(alert.cause, alert.layer) for alert in self.alerts}
         judged = set[str | None]()
         if self.expected is not None:
-            latest = at_steps(self.rows, [self.steps])
-            judged = {row.layer for row in latest if self.band(row) is not None}
+            judged = {row.layer for row in rows if self.band(row) is not None}
         for alert in alerts:
             is_judged = alert.cause is Cause.FROZEN and alert.layer in judged
             is_repeated = alert.cause is Cause.BROKEN and self._is_broken
@@ -505,16 +507,17 @@ class Watch(Shown):
             if not is_judged and not is_repeated and not is_raised:
                 self.alerts.append(alert)
 
-    def _read_losses(self) -> None:
-        unread = self._unread
+    def _read_losses(self) -> dict[int, float]:
+        """Read the losses that were noted, and return those of new steps."""
+        unread = {step: float(loss) for step, loss in self._unread.items()}
         self._unread = {}
-        self.losses |= {step: float(loss) for step, loss in unread.items()}
+        new = {step: loss for step, loss in unread.items() if step not in self.losses}
+        self.losses |= unread
+        return new
 
     def _judge_losses(self) -> None:
         """Judge the losses since the latest look, and compare them with the forecast."""
-        before = len(self.losses)
-        self._read_losses()
-        since_look = dict(list(self.losses.items())[before:])
+        since_look = self._read_losses()
         for step, loss in since_look.items():
             alert = self._loss_signs.add(step, loss)
             if alert is not None and not (alert.cause is Cause.BROKEN and self._is_broken):
