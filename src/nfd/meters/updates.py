@@ -352,7 +352,7 @@ class Baseline:
         now = self.seen(calls)
         infos = tensors(self.member.module)
         written = self._written(calls, infos)
-        shown = {_stack_of(f"{block}.", self.member.stacks) for block in written}
+        shown = {_stack_of(f"{block}.", self.member.numbers) for block in written}
         # What the blocks write says all; matrices are read where that is not seen.
         responses = {
             name: self._of_matrix(infos[name], now, None)[1]
