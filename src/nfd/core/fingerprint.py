@@ -312,6 +312,9 @@ class _Walk:
         for name, content in state.items():
             if name in as_new and (content is as_new[name] or not (content or as_new[name])):
                 continue
+            # hooks have the next numbers of a process as keys
+            if name in as_new and isinstance(content, dict) and all(type(k) is int for k in content):
+                content = list(content.values())
             if self._attributes.may_only_change(name, content):
                 self._changed.append((name, content, type(holder)))
                 continue
@@ -632,8 +635,9 @@ class _AttributesOfCode:
         """Note what stands in a class under a name, before its code is added."""
         parts = [value, *(getattr(value, part, None) for part in _PARTS_OF_METHOD)]
         for part in parts:
-            if isinstance(part, types.FunctionType):
+            while isinstance(part, types.FunctionType):
                 self._methods[id(part.__code__)] = name
+                part = getattr(part, "__wrapped__", None)
 
     def add(self, code: types.CodeType) -> None:
         """Add the code of a function, with the functions inside of it."""
@@ -751,7 +755,8 @@ def _as_new(value: Any) -> Mapping[str, Any]:
 
 @functools.cache
 def _new_module() -> Mapping[str, Any]:
-    return vars(sys.modules["torch"].nn.Module())
+    module: object = sys.modules["torch"].nn.Module()
+    return vars(module)
 
 
 def _patches() -> list[tuple[str, str, types.FunctionType]]:
