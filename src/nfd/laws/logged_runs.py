@@ -43,6 +43,7 @@ class LoggedRun:
     depth: int | None = None
     parameters: float | None = None
     tokens: float | None = None
+    samples: float | None = None
     batch: float | None = None
     steps: float | None = None
     sequences: float | None = None
@@ -94,6 +95,8 @@ def run_of(line: Line, number: int, chosen: Mapping[Field, str]) -> LoggedRun:
         has_batch_column = "batch" in chosen or "sequences" in chosen
         if "batch" in fields or not has_batch_column:
             fields["tokens"] = fields["steps"] * fields.get("batch", 1)
+    if "samples" in fields and "length" in fields:
+        fields["tokens"] = fields["samples"] * fields["length"]
     _add_repeats(fields)
     if "flops" in fields and "parameters" in fields:
         fields["tokens"] = fields["flops"] / FLOPS / fields["parameters"]
@@ -301,7 +304,8 @@ def _text(value: Any) -> str:
 
 def _number(field: Field, name: str, number: int, value: Any) -> float:
     """Read a number: width and depth whole, the loss infinite where it is not a number."""
-    parsed = number_of(value, name, number, field in SIZES)
+    is_count = field in SIZES or field == "step"
+    parsed = number_of(value, name, number, is_count)
     if field == "loss":
         return parsed if math.isfinite(parsed) else math.inf
     if field == "step":

@@ -21,7 +21,7 @@ from nfd.laws.run_files import read_file
 
 Record = Mapping[str, Any]
 # Fields over which a run has curves.
-_OVER_STEPS = ("step", "steps", "tokens")
+_OVER_STEPS = ("step", "steps", "tokens", "samples")
 # Fields that tell the runs of a list apart from the steps of a curve.
 _OF_RUNS = ("lr", "seed", "parameters", "width", "depth", "batch", "flops", "run")
 # The number that the caller names tables by, beside the fields.
@@ -286,7 +286,7 @@ def _is_table(lists: Mapping[str, Sequence[Any]], field_of: Callable[[str], str]
     for name, value in lists.items():
         if len(value) == longest and _is_of_numbers(value):
             fields.add(field_of(name))
-    return "loss" in fields and any(field in fields for field in (*_OF_RUNS, "tokens"))
+    return "loss" in fields and any(field in fields for field in (*_OF_RUNS, "tokens", "samples"))
 
 
 def _longest(lists: Mapping[str, Sequence[Any]]) -> int:
