@@ -12,6 +12,7 @@ from typing import Any
 from nfd.core.checks import check_choice
 from nfd.core.errors import InputError
 from nfd.core.words import plural
+from nfd.laws.copies import note_on_copies
 from nfd.laws.log_columns import ERROR_RATE, NAMES, Field, LogColumns, is_perplexity, kind_of_loss
 from nfd.laws.logged_runs import LoggedRun, ended, last_steps, note_on_mixed, run_of
 from nfd.laws.nested_rows import TABLE, lines_of
@@ -108,6 +109,7 @@ def read_log(
     unread = [name for name in log_columns.names if name not in (*chosen.values(), *settings)]
     notes += note_on_mixed(table, logged, unread)
     notes += note_on_unread(table, logged, unread)
+    notes += note_on_copies(table, logged, chosen["loss"])
     in_steps = "steps" in chosen and "batch" not in chosen and "sequences" not in chosen
     is_counted = "steps" not in chosen and "samples" not in chosen
     if is_counted and "unique_tokens" not in optional:

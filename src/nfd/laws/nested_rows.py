@@ -8,6 +8,7 @@ count.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -86,6 +87,12 @@ def _content(rows: Any) -> Any:
         if hasattr(rows, method):
             return getattr(rows, method)()
     if hasattr(rows, "to_dict") and hasattr(rows, "columns"):  # pandas
+        counts = Counter(map(str, rows.columns))
+        repeated = [name for name, count in counts.items() if count > 1]
+        if repeated:
+            raise InputError(
+                f"the log has several columns {listed(repeated)}. Give each a name of its own."
+            )
         index_names = getattr(getattr(rows, "index", None), "names", [None])
         if None not in index_names:
             rows = rows.reset_index()

@@ -15,44 +15,47 @@ from nfd.laws.log_columns import Field, is_quotient, usual_field
 from nfd.laws.logged_runs import LoggedRun
 from nfd.laws.rows import Line, as_number, is_none, is_number, listed, may_be_speed, without_unit
 
-# Words of names that keep the books of a run.
-_BOOKS = frozenset(
-    # which run it is
-    "id ids idx index unnamed row job jobid pid port host node nodes hash commit uuid sha "
-    "trial run runs attempt restart restarts resumed retry rep reps replica replicate repeat fold "
-    "seed seeds rng url link order "
-    # when, and how fast
-    "time timestamp date day created started finished updated runtime duration elapsed wall "
-    "walltime hour hours minute minutes second seconds sec secs s ms eta heartbeat age "
-    "speed throughput latency mfu hfu tps sps fps it its util utilization utilisation "
-    # on what machine
-    "gpu gpus tpu tpus chip chips device devices world cpu cpus core cores memory mem ram vram gb "
-    "gib mb mib worker workers thread threads watt watts power energy kwh co2 carbon cost price "
-    "usd dollars parallel tp pp dp micro microbatch accum acc accumulation fsdp shard shards "
-    # how it was logged
-    "log logging save checkpoint ckpt interval every patience buffer prefetch cache epoch progress "
-    # other metrics
-    "loss losses nll ce accuracy ppl perplexity bpb bpc bpt f1 bleu rouge auc map em mse mae rmse "
-    "r2 score scores metric error err std stderr sem se var variance ci norm norms grad "
-    "gradient entropy kl aux z spikes skipped eval val test best summary hellaswag mmlu arc piqa "
-    "boolq winogrande lambada gsm8k copa openbookqa triviaqa humaneval reward".split()
+
+def _set(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# Words of names that keep the books of a run: which it is, when, how fast and on what machine it
+# ran, how it was logged, and other metrics.
+_BOOKS = _set(
+    """
+    id ids idx index unnamed row job jobid pid port host node nodes hash commit uuid sha
+    trial run runs attempt restart restarts resumed retry rep reps replica replicate repeat fold
+    seed seeds rng url link order
+    time timestamp date day created started finished updated runtime duration elapsed wall
+    walltime hour hours minute minutes second seconds sec secs s ms eta heartbeat age
+    speed throughput latency mfu hfu tps sps fps it its util utilization utilisation
+    gpu gpus tpu tpus chip chips device devices world cpu cpus core cores memory mem ram vram gb
+    gib mb mib worker workers thread threads watt watts power energy kwh co2 carbon cost price
+    usd dollars parallel tp pp dp micro microbatch accum acc accumulation fsdp shard shards
+    log logging save checkpoint ckpt interval every patience buffer prefetch cache epoch progress
+    loss losses nll ce accuracy ppl perplexity bpb bpc bpt f1 bleu rouge auc map em mse mae rmse
+    r2 score scores metric error err std stderr sem se var variance ci norm norms grad
+    gradient entropy kl aux z spikes skipped eval val test best summary hellaswag mmlu arc piqa
+    boolq winogrande lambada gsm8k copa openbookqa triviaqa humaneval reward
+    """
 )
 # Words of names that are settings or sizes, whatever their numbers are.
-_SETTINGS = frozenset(
-    "batch bs bsz seq len context ctx size dataset data samples sequences tokens ratio multiplier "
-    "mult chinchilla overtraining flops compute parameters width dim hidden embed embd "
-    "model layers layer blocks depth head heads ffn mlp vocab expert experts topk k "
-    "wd beta beta1 beta2 betas eps epsilon steps epochs temperature "
-    "alpha gamma sparsity scale smoothing version quotient bits precision stage weight mix "
-    "fraction frac share portion subset unique repetitions lr rate eta cooldown anneal "
-    "annealing noise augmentation patch resolution image budget".split()
+_SETTINGS = _set(
+    """
+    batch bs bsz seq len context ctx size dataset data samples sequences tokens ratio multiplier
+    mult chinchilla overtraining flops compute parameters width dim hidden embed embd
+    model layers layer blocks depth head heads ffn mlp vocab expert experts topk k
+    wd beta beta1 beta2 betas eps epsilon steps epochs temperature
+    alpha gamma sparsity scale smoothing version quotient bits precision stage weight mix
+    fraction frac share portion subset unique repetitions lr rate eta cooldown anneal
+    annealing noise augmentation patch resolution image budget
+    """
 )
 # Words of shares and quotients, which are no sizes.
-_SHARES = frozenset("per ratio fraction frac share portion mix weight".split())
+_SHARES = _set("per ratio fraction frac share portion mix weight")
 # Words that make a setting of a name with any other word, as in grad_clip.
-_ALWAYS = frozenset(
-    "clip clipping warmup decay dropout momentum lora coef coeff coefficient lambda".split()
-)
+_ALWAYS = _set("clip clipping warmup decay dropout momentum lora coef coeff coefficient lambda")
 # Fields of which another column is no setting of the run.
 _OF_RESULTS = ("lr", "loss", "seed", "step", "run", "state")
 # The speed of a device varies by less between alike runs; their compute would by more.
@@ -137,6 +140,9 @@ def _is_setting(table: Sequence[Line], name: str, groups: Sequence[set[float]]) 
         groups: its numbers in rows that are alike in all that is read.
     """
     words = _words(name)
+    # The number of a row has no name.
+    if not words:
+        return False
     if is_quotient(name) or _ALWAYS.intersection(words) or words[-1:] == ["weight"]:
         return True
     if may_be_speed(name):
