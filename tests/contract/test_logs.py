@@ -901,6 +901,8 @@ def test_compute_is_read_in_its_unit_and_the_speed_of_a_device_is_not_compute() 
     ):
         assert sorted(nfd.fit_ladder(with_compute(name, unit)).losses) == meant
     assert nfd.fit_ladder(with_compute("TFLOPs", 1e18)).variables == ("parameters",)
+    with pytest.raises(ValueError, match="it seems the compute of one sample"):
+        nfd.fit_ladder([{"params": 2.5e7, "GFLOPs": 4.1, "loss": 3.0}])
 
 
 def test_samples_are_counted_by_their_length_and_alone_are_said_to_stand_for_tokens() -> None:

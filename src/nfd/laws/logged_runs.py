@@ -26,6 +26,8 @@ Array = NDArray[np.float64]
 FLOPS = 6.0
 # More tokens than any training has in a batch: one factor was not what it seemed.
 _LARGEST_BATCH = 2.0**27
+# Fewer tokens than any training has.
+_FEWEST_TOKENS = 100.0
 # Sizes from which words of a column make a kind of runs.
 _FEWEST_OF_A_KIND = 3
 # Kinds follow different laws where chance makes their losses differ so much in a smaller share.
@@ -100,6 +102,12 @@ def run_of(line: Line, number: int, chosen: Mapping[Field, str]) -> LoggedRun:
     _add_repeats(fields)
     if "flops" in fields and "parameters" in fields:
         fields["tokens"] = fields["flops"] / FLOPS / fields["parameters"]
+        if fields["tokens"] < _FEWEST_TOKENS:
+            raise InputError(
+                f"row {number} would have {fields['tokens']:.3g} tokens, {chosen['flops']!r} over "
+                f"6 {chosen['parameters']!r}: it seems the compute of one sample. Name a column of "
+                "tokens, or ignore it: columns={'flops': None}."
+            )
     elif "flops" in fields and "tokens" in fields:
         fields["parameters"] = fields["flops"] / FLOPS / fields["tokens"]
     return LoggedRun(**fields)
