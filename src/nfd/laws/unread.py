@@ -34,7 +34,7 @@ _BOOKS = _set(
     gib mb mib worker workers thread threads watt watts power energy kwh co2 carbon cost price
     usd dollars parallel tp pp dp micro microbatch accum acc accumulation fsdp shard shards
     log logging save checkpoint ckpt interval every patience buffer prefetch cache epoch progress
-    loss losses nll ce accuracy ppl perplexity bpb bpc bpt f1 bleu rouge auc map em mse mae rmse
+    loss losses nll ce accuracy ppl perplexity bpb bpc bpt f1 bleu auc map em mse mae rmse
     r2 score scores metric error err std stderr sem se var variance ci norm norms grad
     gradient entropy kl aux z spikes skipped eval val test best summary hellaswag mmlu arc piqa
     boolq winogrande lambada gsm8k copa openbookqa triviaqa humaneval reward
