@@ -1270,3 +1270,183 @@ def test_the_factor_that_acts_first_reads_and_the_last_one_writes() -> None:
     assert plan.roles["blocks.1.A"] == "outer"
     assert numbers(plan, "blocks.1.A")[:2] == pytest.approx((1 / 8, 1 / 16))
     assert numbers(plan, "blocks.1.B")[:2] == pytest.approx((1 / 2, 1 / 4))
+
+
+# ---- streams that are added up anew, and layers in one tensor
+
+
+class TwoBranches(nn.Module):
+    """Two branches a block; ``stream(embedded, branches)`` adds them up."""
+
+    def __init__(self, width: int, depth: int, stream: Way) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(SYMBOLS, width)
+        self.position = nn.Parameter(0.02 * torch.randn(IDS.shape[1], width))
+        self.blocks = nn.ModuleList(
+            nn.ModuleList(
+                nn.Sequential(
+                    nn.LayerNorm(width),
+                    nn.Linear(width, 2 * width),
+                    nn.ReLU(),
+                    nn.Linear(2 * width, width),
+                )
+                for _ in range(2)
+            )
+            for _ in range(depth)
+        )
+        self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, SYMBOLS))
+        self.stream = stream
+
+    def forward(self, ids: Tensor) -> Tensor:
+        branches = [branch for block in self.blocks for branch in block]
+        out: Tensor = self.head(self.stream(self.embed(ids) + self.position, branches))
+        return out
+
+
+Branches = list[Callable[[Tensor], Tensor]]
+
+
+def kept_stream(h: Tensor, branches: Branches) -> Tensor:
+    for branch in branches:
+        h = h + branch(h)
+    return h
+
+
+def listed(add: Callable[[list[Tensor]], Tensor]) -> Way:
+    """The stream as a list of summands."""
+
+    def stream(h: Tensor, branches: Branches) -> Tensor:
+        parts = [h]
+        for branch in branches:
+            parts.append(branch(add(parts)))
+        return add(parts)
+
+    return stream
+
+
+def beside(h: Tensor, branches: Branches) -> Tensor:
+    """The sum of all branches beside the input."""
+    changes = torch.zeros_like(h)
+    for branch in branches:
+        changes = changes + branch(h + changes)
+    return h + changes
+
+
+def subtracted(h: Tensor, branches: Branches) -> Tensor:
+    changes = torch.zeros_like(h)
+    for branch in branches:
+        changes = changes + branch(h - changes)
+    return h - changes
+
+
+def listed_beside(h: Tensor, branches: Branches) -> Tensor:
+    changes: list[Tensor] = []
+    for branch in branches:
+        changes.append(branch(h + sum(changes)))
+    return h + sum(changes)
+
+
+def two_sums(h: Tensor, branches: Branches) -> Tensor:
+    first = second = torch.zeros_like(h)
+    for k in range(0, len(branches), 2):
+        first = first + branches[k](h + first + second)
+        second = second + branches[k + 1](h + first + second)
+    return h + first + second
+
+
+SUMMANDS: dict[str, Way] = {
+    "sum of a list": listed(lambda parts: torch.as_tensor(sum(parts))),
+    "latest first": listed(lambda parts: torch.as_tensor(sum(parts[::-1]))),
+    "sum of a stack": listed(lambda parts: torch.stack(parts).sum(0)),
+    "mean of a stack": listed(lambda parts: torch.stack(parts).mean(0) * len(parts)),
+    "beside the input": beside,
+    "subtracted": subtracted,
+    "a list beside the input": listed_beside,
+    "two sums": two_sums,
+}
+
+
+@pytest.mark.parametrize("way", SUMMANDS)
+def test_a_stream_that_is_added_up_anew_is_one_stream(way: str) -> None:
+    twin = planned(make=TwoBranches, stream=kept_stream)
+    assert twin.roles["blocks.1.0.3.weight"] == "outer"
+    assert not differing(planned(make=TwoBranches, stream=SUMMANDS[way]), twin)
+
+
+def test_branches_that_read_only_the_input_are_not_of_one_stream() -> None:
+    """Sums of the same shape that no branch reads: the last matrix is one of many summands."""
+
+    def wide(h: Tensor, branches: Branches) -> Tensor:
+        return h + torch.as_tensor(sum(branch(h) for branch in branches))
+
+    twin = planned("mup", make=TwoBranches, stream=kept_stream)
+    assert not differing(planned("mup", make=TwoBranches, stream=wide), twin)
+
+
+class Layers(nn.Module):
+    """Layers whose matrices and biases are held in one tensor each, or by modules."""
+
+    def __init__(self, width: int, depth: int, take: Way | None) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(SYMBOLS, width)
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(depth))
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
+        self.head = nn.Linear(width, SYMBOLS, bias=False)
+        self.take = take
+        for layer in self.layers:
+            nn.init.zeros_(layer.bias)
+        if take is not None:
+            self.weight = nn.Parameter(torch.stack([layer.weight for layer in self.layers]))
+            self.bias = nn.Parameter(torch.stack([layer.bias for layer in self.layers]))
+            del self.layers
+
+    def forward(self, ids: Tensor) -> Tensor:
+        h = self.embed(ids)
+        for k, norm in enumerate(self.norms):
+            if self.take is None:
+                h = h + self.layers[k](norm(h))
+            else:
+                h = h + functional.linear(norm(h), *self.take(self, k))
+        return self.head(h)
+
+
+TAKEN: dict[str, Way] = {
+    "index": lambda m, k: (m.weight[k], m.bias[k]),
+    "unbind": lambda m, k: (m.weight.unbind()[k], m.bias.unbind()[k]),
+    "slice": lambda m, k: (m.weight[k : k + 1][0], m.bias[k : k + 1][0]),
+    "chunk": lambda m, k: tuple(p.chunk(len(m.norms))[k][0] for p in (m.weight, m.bias)),
+}
+
+
+@pytest.mark.parametrize("way", TAKEN)
+def test_layers_in_one_tensor_are_planned_as_layers_or_refused(way: str) -> None:
+    stacked = planned("mup", make=Layers, take=TAKEN[way])
+    twin = planned("mup", make=Layers, take=None)
+    for name in ("weight", "bias"):
+        of_layer = numbers(twin, f"layers.1.{name}")
+        if name == "weight":
+            assert numbers(stacked, name) == pytest.approx(of_layer, rel=1e-4)
+        else:
+            # The start is zero.
+            assert stacked.rate(name) == pytest.approx(of_layer[1])
+            assert stacked.epsilon(name) == pytest.approx(of_layer[2])
+    with pytest.raises(ValueError, match=r"'weight', 'bias' hold a slice.*nn\.ModuleList"):
+        planned(make=Layers, take=TAKEN[way])
+
+
+class OfEveryLayer(Language):
+    """A table of vectors, one for each layer, that are added to the stream."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__(width, depth)
+        self.layer = nn.Parameter(torch.randn(depth, width))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        h = self.embed(ids)
+        for k, block in enumerate(self.blocks):
+            h = block(h + self.layer[k])
+        return self.reads(self.final(h), self.w)
+
+
+def test_what_every_layer_adds_to_the_stream_may_be_one_table() -> None:
+    assert planned(make=OfEveryLayer).roles["layer"] == "embedding"

@@ -52,7 +52,9 @@ def fans_of(operations: Sequence[Operation]) -> dict[str, tuple[Fans, ...]]:
                 name = cast(str, leaf.tensor)
                 parameter = leaf.node.variable
                 fans: Fans | None = ((), _dimensions_in(parameter, weight))
-                if _is_applied(operation, place) or makes_logits(operation, weight):
+                is_bias = operation.is_product and weight not in operation.gains
+                is_factor = _is_applied(operation, place) and not is_bias
+                if is_factor or makes_logits(operation, weight):
                     is_turned = first.get(operation) == place
                     fans = _summed_over(parameter, operation, place, is_turned=is_turned)
                 elif entry_sum is not None:
