@@ -888,3 +888,26 @@ def test_a_part_that_grows_keeps_its_rates_beside_the_plan_of_the_rest() -> None
     assert rates[model.tower[2].weight] == 1e-4
     assert rates[model.decoder.blocks[0][1].weight] == pytest.approx(1e-3 / 16)
     assert len(rates) == len(list(model.parameters()))
+
+
+# ---- optimizers of models without numbers
+
+
+def test_an_optimizer_of_a_model_on_meta_is_warned_of() -> None:
+    model = on_meta(sequential)
+    plan = nfd.plan(model, make_model=sequential, base=(8, 2), sample=X)
+    with pytest.warns(UserWarning, match="on the meta device.*call make_optimizer after"):
+        plan.make_optimizer(model, lr=0.01)
+
+
+def test_an_optimizer_that_is_made_after_the_numbers_trains() -> None:
+    model = on_meta(sequential)
+    plan = nfd.plan(model, make_model=sequential, base=(8, 2), sample=X)
+    plan.apply_(model, seed=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        optimizer = plan.make_optimizer(model, lr=0.01)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    model(X).square().mean().backward()
+    optimizer.step()
+    assert any(not p.equal(before[name]) for name, p in model.named_parameters())

@@ -1450,3 +1450,112 @@ class OfEveryLayer(Language):
 
 def test_what_every_layer_adds_to_the_stream_may_be_one_table() -> None:
     assert planned(make=OfEveryLayer).roles["layer"] == "embedding"
+
+
+# ---- matrices that are made of parameters
+
+
+class OfParameters(Language):
+    """A matrix [n, n] before the readout: ``matrix(model, n)``."""
+
+    def __init__(
+        self, width: int, depth: int, matrix: Way, shapes: Callable[[int], dict[str, Any]]
+    ) -> None:
+        super().__init__(width, depth)
+        for name, part in shapes(width).items():
+            setattr(self, name, part)
+        self.matrix = matrix
+        self.register_buffer("task", torch.ones(8))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        h = self.embed(ids)
+        for block in self.blocks:
+            h = block(h)
+        return self.reads(torch.relu(self.final(h) @ self.matrix(self, h.shape[-1]).t()), self.w)
+
+
+def entries(*shape: int) -> nn.Parameter:
+    return nn.Parameter(torch.randn(shape) / shape[-1] ** 0.5)
+
+
+def of_gains(*gains: int) -> Callable[[int], dict[str, Any]]:
+    """A matrix, and gains of these sizes, -1 for the width."""
+    return lambda n: {
+        "m": entries(n, n),
+        "g": nn.Parameter(torch.ones([n if k == -1 else k for k in gains])),
+    }
+
+
+MADE: dict[str, tuple[Way, Callable[[int], dict[str, Any]], str]] = {
+    "flat": (lambda m, n: m.m.view(n, n), lambda n: {"m": entries(n * n)}, "'m' is kept as"),
+    "flat and scaled": (
+        lambda m, n: 2 * m.m.reshape(n, n).t(),
+        lambda n: {"m": entries(n * n)},
+        "'m' is kept as",
+    ),
+    "generated": (
+        lambda m, n: m.make(m.task).view(n, n) / n**0.5,
+        lambda n: {"make": nn.Linear(8, n * n)},
+        "outputs of 'make.weight'",
+    ),
+    "generated from a table": (
+        lambda m, n: m.make.weight[0].view(n, n),
+        lambda n: {"make": nn.Embedding(3, n * n)},
+        "outputs of 'make.weight'",
+    ),
+    "rows of norm one and gains": (
+        lambda m, n: m.m / m.m.norm(dim=1, keepdim=True) * m.g,
+        of_gains(-1, 1),
+        "'m' over the norms of its rows, times 'g'",
+    ),
+    "gains first": (
+        lambda m, n: m.g[:, None] * m.m / m.m.square().sum(1, keepdim=True).sqrt(),
+        of_gains(-1),
+        "times 'g'",
+    ),
+    "normalize": (
+        lambda m, n: m.g[:, None] * functional.normalize(m.m, dim=1),
+        of_gains(-1),
+        "times 'g'",
+    ),
+}
+
+
+@pytest.mark.parametrize("rule", ["complete-p", "mup"])
+@pytest.mark.parametrize("way", MADE)
+def test_a_matrix_that_no_factor_of_its_parameters_scales_is_refused(way: str, rule: str) -> None:
+    matrix, shapes, words = MADE[way]
+    with pytest.raises(ValueError, match=words):
+        planned(rule, make=OfParameters, matrix=matrix, shapes=shapes)
+    planned("standard", make=OfParameters, matrix=matrix, shapes=shapes)
+
+
+HELD: dict[str, tuple[Way, Callable[[int], dict[str, Any]]]] = {
+    "itself": (lambda m, n: m.m, lambda n: {"m": entries(n, n)}),
+    "viewed in heads": (
+        lambda m, n: m.m.view(n, n // 8, 8).flatten(1),
+        lambda n: {"m": entries(n, n)},
+    ),
+    "rows of norm one": (lambda m, n: functional.normalize(m.m, dim=1), of_gains(1)),
+    "times one number": (lambda m, n: m.g * functional.normalize(m.m, dim=1), of_gains(1)),
+    "gains without a norm": (lambda m, n: m.g[:, None] * m.m, of_gains(-1)),
+    "roots of gains": (lambda m, n: m.g[:, None].sqrt() * m.m, of_gains(-1)),
+    "a diagonal": (lambda m, n: torch.diag(m.g) @ m.m, of_gains(-1)),
+}
+
+
+@pytest.mark.parametrize("way", HELD)
+def test_a_matrix_that_is_a_parameter_is_planned(way: str) -> None:
+    matrix, shapes = HELD[way]
+    plan = planned(make=OfParameters, matrix=matrix, shapes=shapes)
+    assert plan.roles["m"] == "hidden"
+
+
+def test_outputs_that_grow_as_the_square_of_the_width_may_be_features() -> None:
+    def made(width: int) -> dict[str, Any]:
+        return {"make": nn.Linear(8, width * width), "m": entries(width, width)}
+
+    def matrix(model: Any, width: int) -> Tensor:
+        return model.m + model.make(model.task).mean()
+
+    assert planned(make=OfParameters, matrix=matrix, shapes=made).roles["make.weight"] == "input"

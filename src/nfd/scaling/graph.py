@@ -562,6 +562,13 @@ def _saved_names(kind: type[Node]) -> tuple[str, ...]:
     return tuple(name for name in dir(kind) if name.startswith("_saved_"))
 
 
+def shape_of(operation: Operation) -> tuple[int, ...]:
+    """Return the shape of an operation's result."""
+    if operation.name == "AccumulateGrad":
+        return tuple(operation.node.variable.shape)
+    return tuple(operation.node._input_metadata[0].shape)
+
+
 def parameters_of(operation: Operation) -> set[Operation]:
     """Find the parameters that an operation is computed from, as operations."""
     seen = set[Operation]()

@@ -18,6 +18,7 @@ from nfd.scaling.adapters import first_of_adapters
 from nfd.scaling.constants import Factors, Logits, factors_of, logits_of
 from nfd.scaling.fans import Fans, fans_of
 from nfd.scaling.graph import Operation, operations, parameters_of, saved_value
+from nfd.scaling.made_matrices import Made, made_matrices
 from nfd.scaling.model import (
     Blocks,
     Scaled,
@@ -79,6 +80,7 @@ class Shown:
             again.
         is_stack: whether it holds the parameters of several layers: branches apply other slices of
             it.
+        made: how a matrix is made of it that no factor of it scales; None where none is.
     """
 
     act: Decision | None
@@ -89,6 +91,7 @@ class Shown:
     within: frozenset[str] = frozenset()
     uses: int = 1
     is_stack: bool = False
+    made: Made | None = None
 
 
 @dataclass(frozen=True)
@@ -181,6 +184,7 @@ def trace(model: nn.Module, sample: Any) -> Trace:
     fans = fans_of(ran)
     uses = _uses(streams.branches.values())
     stacks = _stacks(streams.branches.values())
+    made = made_matrices(ran)
     shown = {}
     for name, of_tensor in factors.items():
         is_both = bool(of_tensor.looked_up and of_tensor.applied)
@@ -193,6 +197,7 @@ def trace(model: nn.Module, sample: Any) -> Trace:
             within=parts.within.get(name, frozenset()),
             uses=uses[name],
             is_stack=name in stacks,
+            made=made.get(name),
         )
     attends = any(_ATTENTION.search(operation.name) for operation in ran)
     trace_of_pass = Trace(shown, frozenset(parts.unscaled), attends, logits_of(ran))
