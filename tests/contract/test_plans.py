@@ -911,3 +911,52 @@ def test_an_optimizer_that_is_made_after_the_numbers_trains() -> None:
     model(X).square().mean().backward()
     optimizer.step()
     assert any(not p.equal(before[name]) for name, p in model.named_parameters())
+
+
+# ---- models that are not written as modules
+
+
+def perceptron(width: int, depth: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(5, width), nn.ReLU(), nn.Linear(width, 2))
+
+
+def lazy(width: int, depth: int) -> nn.Module:
+    return nn.Sequential(nn.LazyLinear(width), nn.ReLU(), nn.LazyLinear(2))
+
+
+def called(width: int, depth: int) -> nn.Module:
+    model = lazy(width, depth)
+    model(X)
+    return model
+
+
+def exported(model: nn.Module) -> nn.Module:
+    return torch.export.export(model, (X,)).module()
+
+
+COMPILED: dict[str, tuple[Callable[[nn.Module], nn.Module], str]] = {
+    "traced": (lambda model: torch.jit.trace(model, X), "torch.jit traced or scripted"),
+    "scripted": (torch.jit.script, "torch.jit traced or scripted"),
+    "exported": (exported, "torch.export made"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("way", COMPILED)
+def test_compiled_models_are_refused_with_what_to_pass(way: str) -> None:
+    compiled, words = COMPILED[way]
+    model = perceptron(32, 2)
+    base = perceptron(8, 2)
+    with pytest.raises(ValueError, match=f"model is .*{words}.*Pass the module"):
+        nfd.plan(compiled(model), base, rule="mup", sample=X)
+    with pytest.raises(ValueError, match=f"base is .*{words}"):
+        nfd.plan(model, compiled(base), rule="mup", sample=X)
+    graph = torch.fx.symbolic_trace(model)
+    assert nfd.plan(graph, base, rule="mup", sample=X).roles["2.weight"] == "readout"
+
+
+def test_lazy_layers_are_refused_until_they_have_a_size() -> None:
+    with pytest.raises(ValueError, match=r"lazy parameters.*'0\.weight'"):
+        nfd.plan(lazy(32, 2), (8, 2), make_model=lazy, rule="mup", sample=X)
+    plan = nfd.plan(called(32, 2), (8, 2), make_model=called, rule="mup", sample=X)
+    assert plan.roles["2.weight"] == "readout"
