@@ -960,3 +960,33 @@ def test_lazy_layers_are_refused_until_they_have_a_size() -> None:
         nfd.plan(lazy(32, 2), (8, 2), make_model=lazy, rule="mup", sample=X)
     plan = nfd.plan(called(32, 2), (8, 2), make_model=called, rule="mup", sample=X)
     assert plan.roles["2.weight"] == "readout"
+
+
+# ---- lists of parameters
+
+
+class InLists(nn.Module):
+    """Residual layers whose matrices are in lists of parameters."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        self.first = nn.Linear(5, width)
+        self.up = nn.ParameterList(torch.randn(width, width) / width**0.5 for _ in range(depth))
+        self.down = nn.ParameterList(torch.randn(width, width) / width**0.5 for _ in range(depth))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        for up, down in zip(self.up, self.down, strict=True):
+            h = h + torch.relu(functional.layer_norm(h, h.shape[-1:]) @ up) @ down
+        return h
+
+
+@pytest.mark.parametrize("rule", ["complete-p", "mup"])
+def test_lists_of_parameters_that_are_longer_in_the_model_are_named(rule: str) -> None:
+    with pytest.raises(ValueError, match=r"'up\.\d'.*Lists of parameters.*nn\.ModuleList"):
+        planned(InLists, rule=rule)
+
+
+def test_lists_of_parameters_of_one_length_are_planned() -> None:
+    plan = nfd.plan(InLists(32, 2), (8, 2), make_model=InLists, rule="mup", sample=X)
+    assert plan.roles["up.1"] == "hidden"

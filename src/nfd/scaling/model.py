@@ -583,6 +583,12 @@ def alike(name: str, blocks: Blocks, places: Mapping[Place, Sequence[str]]) -> s
     return there[min(number, inner)]
 
 
+PARAMETER_LISTS = (
+    "Lists of parameters do not show which of them make a block: let a module hold those of each, "
+    "and one nn.ModuleList the modules."
+)
+
+
 def counterpart(
     t: TensorInfo,
     blocks: Blocks,
@@ -591,6 +597,10 @@ def counterpart(
 ) -> TensorInfo:
     """Return the base's tensor for one of the model; raise ValueError where there is none."""
     name = alike(t.name, blocks, places)
+    if name is None and isinstance(t.owner, nn.ParameterList | nn.ParameterDict):
+        raise InputError(
+            f"{t.name!r} is in a list of parameters that is shorter in the base. {PARAMETER_LISTS}"
+        )
     if name is None or len(base[name].shape) != len(t.shape):
         raise InputError(
             f"The base model has no block of the kind that {t.name!r} is in, or no such tensor of "

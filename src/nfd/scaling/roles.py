@@ -20,6 +20,7 @@ from nfd.scaling.fans import Fans, fans_of
 from nfd.scaling.graph import Operation, operations, parameters_of, saved_value
 from nfd.scaling.made_matrices import Made, made_matrices
 from nfd.scaling.model import (
+    PARAMETER_LISTS,
     Blocks,
     Scaled,
     TensorInfo,
@@ -495,7 +496,7 @@ def anatomy(
     by_user = _by_user(infos, roles)
     decisions = _on_streams(traced, block_names)
     if chosen.scales_depth:
-        _check_stream(rule, block_names, interrupted, traced)
+        _check_stream(rule, infos, block_names, interrupted, traced)
         _check_stacks(rule, infos, traced, block_names, decisions | by_user)
     decisions |= _in_blocks(infos, traced, block_names, interrupted)
     decisions |= by_user
@@ -707,7 +708,13 @@ def _interrupted(traced: Trace, blocks: Blocks) -> dict[str, str]:
     return interrupted
 
 
-def _check_stream(rule: str, blocks: Blocks, interrupted: Mapping[str, str], traced: Trace) -> None:
+def _check_stream(
+    rule: str,
+    infos: Mapping[str, TensorInfo],
+    blocks: Blocks,
+    interrupted: Mapping[str, str],
+    traced: Trace,
+) -> None:
     """Raise ValueError for a model without a residual stream that passes from block to block."""
     repeated = [
         name for name, shown in traced.tensors.items() if shown.uses > 1 and container_of(name)
@@ -719,6 +726,17 @@ def _check_stream(rule: str, blocks: Blocks, interrupted: Mapping[str, str], tra
             f"Rule {rule!r} needs residual blocks; none were found that are repeated, but "
             f"{first!r} acts in {traced.tensors[first].uses} branches. If one block is "
             f"applied again and again, name it: blocks={block!r}. Or take rule='mup'."
+        )
+    lists = []
+    for name, shown in traced.tensors.items():
+        is_listed = isinstance(infos[name].owner, nn.ParameterList | nn.ParameterDict)
+        if is_listed and shown.act is not None:
+            lists.append(name)
+    if not blocks and lists:
+        raise InputError(
+            f"Rule {rule!r} needs residual blocks; none were found, and {quoted(lists, 3)} are in "
+            f"lists of parameters. {PARAMETER_LISTS} Or take rule='mup' with a base of the same "
+            "depth."
         )
     if not blocks:
         raise InputError(
