@@ -277,3 +277,12 @@ def test_no_plateau_of_a_hundred_is_taken_for_a_rise() -> None:
 def test_steps_that_are_texts_are_refused() -> None:
     with pytest.raises(TypeError, match=r"keys are numbers.*got the keys 50"):
         nfd.forecast_run({"50": 3.0}, CONSTANT, TOTAL)  # type: ignore[dict-item]
+
+
+def test_losses_after_the_rate_has_ended_stay_where_they_are() -> None:
+    rates = [1.0] * (TOTAL // 8) + [0.0] * (TOTAL - TOTAL // 8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        said = nfd.forecast_run(dict.fromkeys(range(6000, 7000, 100), 3.0), rates, TOTAL)
+    assert said.loss.low < 3.0 < said.loss.high
+    assert not said.rises

@@ -287,7 +287,9 @@ class RunCurve:
         steps = self.steps[self.recent]
         losses = self.losses[self.recent]
         logs = np.log(self.progress(steps))
-        bins = np.minimum((logs - logs[0]) / (logs[-1] - logs[0]) * _BINS, _BINS - 1).astype(int)
+        # One bin where all of them follow the end of the learning rate.
+        span = (logs[-1] - logs[0]) or 1.0
+        bins = np.minimum((logs - logs[0]) / span * _BINS, _BINS - 1).astype(int)
         counts = np.bincount(bins)
         kept = counts > 0
         counts = counts[kept]
