@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,19 @@ def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
         replace_file(path, "text")
     assert path.read_bytes() == b"old"
     assert [beside.name for beside in path.parent.iterdir()] == ["a"]
+
+
+def test_a_link_stays_and_what_is_not_a_file_is_refused(tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    (tmp_path / "a").write_bytes(b"old")
+    link.symlink_to(tmp_path / "a")
+    replace_file(link, b"new")
+    assert link.is_symlink()
+    assert (tmp_path / "a").read_bytes() == b"new"
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(FileExistsError, match="is neither"):
+        replace_file(tmp_path / "pipe", b"new")
+    assert (tmp_path / "pipe").is_fifo()
 
 
 def test_a_directory_of_something_else_is_refused_and_stays(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from safetensors import SafetensorError
 
-from nfd.core.errors import InputError
+from nfd.core.errors import InputError, StateError
 from nfd.core.files import prepare_directory
 
 if TYPE_CHECKING:
@@ -182,7 +182,13 @@ class Store:
         except sqlite3.DatabaseError as error:
             # without one: a text, not UTF-8
             code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
-            if isinstance(error, sqlite3.ProgrammingError):  # a mistake of ours
+            if isinstance(error, sqlite3.ProgrammingError):
+                if "same thread" in str(error):
+                    raise StateError(
+                        "a sweep is of the thread that opened it. Open one of its own in each "
+                        "thread, in a directory of its own."
+                    ) from error
+                # A mistake of ours.
                 raise
             if code in _DAMAGE:
                 raise self._damaged(str(error)) from error
@@ -204,9 +210,14 @@ class Store:
     def _busy(self) -> BlockingIOError:
         file = (self.path or Path()).with_name(_DRIVER)
         try:
-            driver = f"process {file.read_text(encoding='ascii')}"
+            number = file.read_text(encoding="ascii")
+            driver = f"process {number}"
         # The process is of another program, or has not written its number yet.
         except (OSError, ValueError):
             driver = "another process"
+        else:
+            if number == str(os.getpid()):
+                message = "a sweep of this process has it open. Use that one, or close it before"
+                return BlockingIOError(errno.EBUSY, message, str(self.path))
         message = f"{driver} has it open. Wait until it ends, stop it, or choose another directory"
         return BlockingIOError(errno.EBUSY, message, str(self.path))

@@ -231,3 +231,58 @@ def test_losses_of_a_watch_are_stored_with_it() -> None:
     again.load_state_dict(state)
     assert again.losses == watch.losses
     assert again.forecast(SHORT, FAST).seen == SHORT
+
+
+STEPS = np.arange(50, 2001, 50)
+LONG = 5 / np.sqrt(STEPS)
+RISING = {
+    "steadily": 3 + 0.3 * STEPS / 2000,
+    "by a hundredth": 3 + 0.03 * STEPS / 2000,
+    "as it overfits": 2.5 + LONG + np.clip(STEPS - 1500, 0, None) * 3e-4,
+    "as it diverges": 2.5 + LONG + np.exp((STEPS - 2000) / 100),
+}
+NOT_RISING = {
+    "noise on a plateau": np.full(len(STEPS), 3.0),
+    "a rise after the warm-up": 2.5 + LONG + 0.8 * np.exp(-(((STEPS - 250) / 80) ** 2)),
+    "a spike that it leaves": 2.5
+    + LONG
+    + np.where(STEPS > 1600, 0.5 * np.exp(-(STEPS - 1600) / 60), 0),
+}
+
+
+@pytest.mark.parametrize("schedule", [CONSTANT, COSINE])
+@pytest.mark.parametrize("how", [*RISING, *NOT_RISING])
+def test_losses_that_rise_are_refused_and_noise_and_spikes_are_not(
+    how: str, schedule: nfd.RateSchedule
+) -> None:
+    random = np.random.default_rng(0)
+    means = (RISING | NOT_RISING)[how]
+    losses = dict(zip(STEPS.tolist(), means + 0.002 * random.normal(size=len(STEPS)), strict=True))
+    said = nfd.forecast_run(losses, schedule, TOTAL)
+    assert said.rises == (how in RISING)
+    assert ("The losses rise: from" in (said.refusal or "")) == said.rises
+    if said.rises:
+        assert said.answer.tone == "bad"
+        assert len(str(said).splitlines()) <= 15
+
+
+def test_no_plateau_of_a_hundred_is_taken_for_a_rise() -> None:
+    random = np.random.default_rng(0)
+    for _ in range(100):
+        noise = 0.09 * random.normal(size=len(STEPS))
+        losses = dict(zip(STEPS.tolist(), 3 + noise, strict=True))
+        assert not nfd.forecast_run(losses, CONSTANT, TOTAL).rises
+
+
+def test_steps_that_are_texts_are_refused() -> None:
+    with pytest.raises(TypeError, match=r"keys are numbers.*got the keys 50"):
+        nfd.forecast_run({"50": 3.0}, CONSTANT, TOTAL)  # type: ignore[dict-item]
+
+
+def test_losses_after_the_rate_has_ended_stay_where_they_are() -> None:
+    rates = [1.0] * (TOTAL // 8) + [0.0] * (TOTAL - TOTAL // 8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        said = nfd.forecast_run(dict.fromkeys(range(6000, 7000, 100), 3.0), rates, TOTAL)
+    assert said.loss.low < 3.0 < said.loss.high
+    assert not said.rises

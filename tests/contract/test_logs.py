@@ -166,7 +166,8 @@ BAD: list[tuple[Any, Any, type[Exception], str]] = [
     (PLAIN, {"lr": "rate"}, ValueError, "'rate' for the lr, but the log has no such column"),
     ([ONE | {"lr": "high"}], None, ValueError, "column 'lr' must hold numbers; row 1 has 'high'"),
     ([{"lr": 0.1, "loss": 1.0}], None, ValueError, "must say the width or the depth"),
-    ([*PLAIN, ONE], None, ValueError, "they differ in something else"),
+    ([*PLAIN, ONE | {"loss": 9.0}], None, ValueError, "they differ in something else"),
+    ([*PLAIN, ONE], None, ValueError, "1 copy of rows, such as row 81, which is row 1"),
     (
         [row | {"steps": steps} for row in PLAIN for steps in (100, 200)],
         None,
@@ -770,3 +771,203 @@ def test_a_history_has_the_highest_rate_of_its_schedule() -> None:
     sweep = [row | {"step": 300, "lr": 0.001 * row["step"]} for row in rows]
     with pytest.raises(ValueError, match="differ in lr"):
         nfd.fit_ladder(sweep)
+
+
+# ---- columns of numbers that are not read
+
+LADDER: Rows = [
+    {"params": N, "tokens": 20 * N, "loss": 1.7 + 110 / N**0.27 + (0.003 if seed else 0.0)}
+    for N in (1e8, 2e8, 4e8, 8e8)
+    for seed in (0, 1)
+]
+
+# Two values of a setting each, which alternate.
+OF_RUNS: dict[str, tuple[float, float]] = {
+    "D/N": (20, 80),
+    "tokens/param": (20, 80),
+    "ratio": (20, 80),
+    "tokens_per_param": (20, 80),
+    "chinchilla_multiplier": (0.5, 2),
+    "dataset_size": (2e9, 8e9),
+    "data_fraction": (0.1, 1),
+    "examples": (1e6, 4e6),
+    "sequences": (1e6, 4e6),
+    "GFLOPs": (1e9, 4e9),
+    "compute (PF-days)": (0.1, 0.4),
+    "Training FLOPs (1e18)": (1, 4),
+    "batch": (2**17, 2**19),
+    "bsz": (8, 16),
+    "GBS": (512, 1024),
+    "config/batch_size": (64, 256),
+    "seq_len": (1024, 4096),
+    "context_window": (2048, 8192),
+    "version": (1, 2),
+    "optimizer_version": (1, 2),
+    "config.model.n_heads": (8, 16),
+    "n_kv_heads": (1, 8),
+    "vocab_size": (32000, 50257),
+    "ffn_mult": (4, 2.67),
+    "rope_theta": (1e4, 5e5),
+    "n_experts": (8, 64),
+    "topk": (1, 2),
+    "dropout": (0, 0.1),
+    "weight_decay": (0.1, 0.01),
+    "warmup_steps": (100, 1000),
+    "beta2": (0.95, 0.99),
+    "grad_clip": (1, 0.5),
+    "label_smoothing": (0, 0.1),
+    "z_loss_weight": (0, 1e-4),
+    "min_lr": (1e-5, 1e-4),
+    "cooldown_frac": (0.1, 0.2),
+    "lora_rank": (8, 16),
+    "hparams/alpha": (1, 2),
+}
+# Least and most of what only keeps the books of a run.
+BOOKS: dict[str, tuple[float, float]] = {
+    "": (0, 8),
+    "Unnamed: 0": (0, 8),
+    "trial": (0, 8),
+    "data_seed": (0, 8),
+    "pid": (4000, 5000),
+    "slurm_job_id": (91000, 92000),
+    "timestamp": (1.7e9, 1.71e9),
+    "created_at": (1.7e9, 1.71e9),
+    "_runtime": (1e3, 1e5),
+    "wall time (h)": (1, 9),
+    "steps/s": (2, 5),
+    "steps_per_sec": (2, 5),
+    "tokens_per_second": (1e5, 2e5),
+    "tokens/s": (1e5, 2e5),
+    "latency_ms": (3, 5),
+    "mfu": (0.3, 0.5),
+    "TFLOPs": (300, 420),
+    "tflops_per_gpu": (300, 420),
+    "TFLOP/s/device": (300, 420),
+    "gpu_hours": (1, 9),
+    "num_gpus": (8, 16),
+    "world_size": (8, 16),
+    "nodes": (1, 2),
+    "max_memory_gb": (30, 70),
+    "num_workers": (4, 8),
+    "grad_accum_steps": (1, 2),
+    "micro_batch_size": (4, 8),
+    "eval_interval": (100, 200),
+    "cost_usd": (1, 9),
+    "grad_norm": (0.1, 1),
+    "param_norm": (100, 300),
+    "val_acc": (0.3, 0.5),
+    "eval/hellaswag": (0.3, 0.5),
+    "ppl": (9, 30),
+    "val_bpb": (0.9, 1.3),
+    "loss_spikes": (0, 3),
+    "summary/epoch": (0.9, 1.1),
+    "summary/attn_logit_max": (3, 20),
+}
+
+
+def notes_with(name: str, values: Sequence[float]) -> set[str]:
+    rows = [row | {name: value} for row, value in zip(LADDER, values, strict=True)]
+    law = nfd.fit_ladder(rows, columns={"loss": "loss"})
+    return {*law.notes} - {*nfd.fit_ladder(LADDER).notes}
+
+
+@pytest.mark.parametrize("name", OF_RUNS)
+def test_a_size_or_setting_in_which_repeats_differ_is_said_by_name(name: str) -> None:
+    (note,) = notes_with(name, OF_RUNS[name] * 4)
+    assert repr(name) in note
+    assert not notes_with(name, OF_RUNS[name][:1] * 8)
+
+
+@pytest.mark.parametrize("name", BOOKS)
+def test_what_keeps_the_books_of_runs_is_not_said(name: str) -> None:
+    assert not notes_with(name, np.random.default_rng(0).uniform(*BOOKS[name], size=8).tolist())
+    assert not notes_with(name, [round(value) for value in BOOKS[name]] * 4)
+
+
+def test_compute_is_read_in_its_unit_and_the_speed_of_a_device_is_not_compute() -> None:
+    def with_compute(name: str, unit: float) -> Rows:
+        return [
+            {"params": row["params"], "loss": row["loss"], name: 120 * row["params"] ** 2 / unit}
+            for row in LADDER
+        ]
+
+    meant = sorted((row["params"], pytest.approx(row["tokens"])) for row in LADDER[::2])
+    for name, unit in (
+        ("flops", 1.0),
+        ("GFLOPs", 1e9),
+        ("compute (EFLOPs)", 1e18),
+        ("PF-days", 8.64e19),
+        ("compute (petaflop/s-days)", 8.64e19),
+    ):
+        assert sorted(nfd.fit_ladder(with_compute(name, unit)).losses) == meant
+    assert nfd.fit_ladder(with_compute("TFLOPs", 1e18)).variables == ("parameters",)
+    with pytest.raises(ValueError, match="it seems the compute of one sample"):
+        nfd.fit_ladder([{"params": 2.5e7, "GFLOPs": 4.1, "loss": 3.0}])
+
+
+def test_samples_are_counted_by_their_length_and_alone_are_said_to_stand_for_tokens() -> None:
+    length = 1024
+    rows = [
+        {"params": N, "samples": D / length, "loss": 1.7 + 110 / N**0.27 + 370 / D**0.28}
+        for N in (1e8, 2e8, 4e8)
+        for D in (2e9, 8e9, 3.2e10)
+    ]
+    whole = nfd.fit_ladder([row | {"seq_len": length} for row in rows])
+    assert max(tokens for _, tokens in whole.losses) == pytest.approx(3.2e10)
+    assert not any("samples" in note for note in whole.notes)
+    assert "tokens from 'samples x seq_len'" in whole.about
+    alone = nfd.fit_ladder(rows)
+    assert max(tokens for _, tokens in alone.losses) == pytest.approx(3.2e10 / length)
+    assert any("'samples' is taken for tokens" in note for note in alone.notes)
+    given = nfd.fit_ladder(rows, columns={"tokens": "samples"})
+    assert given.losses == alone.losses
+    assert not any("samples" in note for note in given.notes)
+
+
+TWICE_OR_UNCLEAR = [
+    ({"params (M)": "10M"}, "'10M'. The name of the column has a unit, too"),
+    ({"params": "3e8 B"}, "'3e8 B'. It has a power of ten and a unit"),
+    ({"params": 1e8, "lr": "1.95m"}, "'1.95m'. 'm' after a number .* milli or million"),
+]
+
+
+@pytest.mark.parametrize(("cells", "message"), TWICE_OR_UNCLEAR)
+def test_a_unit_that_may_mean_two_things_is_a_question(cells: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        nfd.fit_ladder([cells | {"tokens": 1e9, "loss": 3.0}])
+
+
+def test_a_unit_in_a_cell_or_in_the_name_is_read() -> None:
+    def sizes_of(name: str, cells: Sequence[Any]) -> list[tuple[float, ...]]:
+        rows = [{name: cell, "loss": 3 - k / 10} for k, cell in enumerate(cells)]
+        return [*nfd.fit_ladder(rows).losses]
+
+    meant = [(1e7,), (1.5e7,), (2e7,), (4e7,)]
+    assert sizes_of("params", ["10M", "1.5e7", "20m", "40000K"]) == meant
+    assert sizes_of("params (M)", ["10", "15,0", 20, "4e1"]) == meant
+
+
+@pytest.mark.parametrize("fit", [nfd.fit_ladder, nfd.fit_rate_law, nfd.fit_transfer])
+def test_a_table_that_is_pasted_twice_is_refused_and_seeds_that_agree_are_not(
+    fit: Callable[[Rows], Any],
+) -> None:
+    tables = {nfd.fit_ladder: LADDER, nfd.fit_rate_law: SWEPT}
+    rows = tables.get(fit, [without_seed(row) for row in PLAIN])
+    with pytest.raises(ValueError, match=r"holds \d+ copies of rows, such as row"):
+        fit([*rows, *rows])
+    with pytest.raises(ValueError, match=r"holds \d+ copies of rows, such as row"):
+        fit([row | {"run_id": str(k)} for k, row in enumerate([*rows, *rows])])
+    fit([*rows, *(row | {"loss": row["loss"] * 1.001} for row in rows)])
+    rounded = [row | {"loss": round(row["loss"], 2)} for row in rows]
+    fit(rounded)
+
+
+def without_seed(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name != "seed"}
+
+
+def test_a_frame_with_two_columns_of_one_name_is_refused() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame([[1e8, 3.0, 4.0]], columns=["params", "loss", "loss"])
+    with pytest.raises(ValueError, match="several columns 'loss'"):
+        nfd.fit_ladder(frame)

@@ -888,3 +888,105 @@ def test_a_part_that_grows_keeps_its_rates_beside_the_plan_of_the_rest() -> None
     assert rates[model.tower[2].weight] == 1e-4
     assert rates[model.decoder.blocks[0][1].weight] == pytest.approx(1e-3 / 16)
     assert len(rates) == len(list(model.parameters()))
+
+
+# ---- optimizers of models without numbers
+
+
+def test_an_optimizer_of_a_model_on_meta_is_warned_of() -> None:
+    model = on_meta(sequential)
+    plan = nfd.plan(model, make_model=sequential, base=(8, 2), sample=X)
+    with pytest.warns(UserWarning, match="on the meta device.*call make_optimizer after"):
+        plan.make_optimizer(model, lr=0.01)
+
+
+def test_an_optimizer_that_is_made_after_the_numbers_trains() -> None:
+    model = on_meta(sequential)
+    plan = nfd.plan(model, make_model=sequential, base=(8, 2), sample=X)
+    plan.apply_(model, seed=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        optimizer = plan.make_optimizer(model, lr=0.01)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    model(X).square().mean().backward()
+    optimizer.step()
+    assert any(not p.equal(before[name]) for name, p in model.named_parameters())
+
+
+# ---- models that are not written as modules
+
+
+def perceptron(width: int, depth: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(5, width), nn.ReLU(), nn.Linear(width, 2))
+
+
+def lazy(width: int, depth: int) -> nn.Module:
+    return nn.Sequential(nn.LazyLinear(width), nn.ReLU(), nn.LazyLinear(2))
+
+
+def called(width: int, depth: int) -> nn.Module:
+    model = lazy(width, depth)
+    model(X)
+    return model
+
+
+def exported(model: nn.Module) -> nn.Module:
+    return torch.export.export(model, (X,)).module()
+
+
+COMPILED: dict[str, tuple[Callable[[nn.Module], nn.Module], str]] = {
+    "traced": (lambda model: torch.jit.trace(model, X), "torch.jit traced or scripted"),
+    "scripted": (torch.jit.script, "torch.jit traced or scripted"),
+    "exported": (exported, "torch.export made"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("way", COMPILED)
+def test_compiled_models_are_refused_with_what_to_pass(way: str) -> None:
+    compiled, words = COMPILED[way]
+    model = perceptron(32, 2)
+    base = perceptron(8, 2)
+    with pytest.raises(ValueError, match=f"model is .*{words}.*Pass the module"):
+        nfd.plan(compiled(model), base, rule="mup", sample=X)
+    with pytest.raises(ValueError, match=f"base is .*{words}"):
+        nfd.plan(model, compiled(base), rule="mup", sample=X)
+    graph = torch.fx.symbolic_trace(model)
+    assert nfd.plan(graph, base, rule="mup", sample=X).roles["2.weight"] == "readout"
+
+
+def test_lazy_layers_are_refused_until_they_have_a_size() -> None:
+    with pytest.raises(ValueError, match=r"lazy parameters.*'0\.weight'"):
+        nfd.plan(lazy(32, 2), (8, 2), make_model=lazy, rule="mup", sample=X)
+    plan = nfd.plan(called(32, 2), (8, 2), make_model=called, rule="mup", sample=X)
+    assert plan.roles["2.weight"] == "readout"
+
+
+# ---- lists of parameters
+
+
+class InLists(nn.Module):
+    """Residual layers whose matrices are in lists of parameters."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        self.first = nn.Linear(5, width)
+        self.up = nn.ParameterList(torch.randn(width, width) / width**0.5 for _ in range(depth))
+        self.down = nn.ParameterList(torch.randn(width, width) / width**0.5 for _ in range(depth))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        for up, down in zip(self.up, self.down, strict=True):
+            h = h + torch.relu(functional.layer_norm(h, h.shape[-1:]) @ up) @ down
+        return h
+
+
+@pytest.mark.parametrize("rule", ["complete-p", "mup"])
+def test_lists_of_parameters_that_are_longer_in_the_model_are_named(rule: str) -> None:
+    with pytest.raises(ValueError, match=r"'up\.\d'.*Lists of parameters.*nn\.ModuleList"):
+        planned(InLists, rule=rule)
+
+
+def test_lists_of_parameters_of_one_length_are_planned() -> None:
+    plan = nfd.plan(InLists(32, 2), (8, 2), make_model=InLists, rule="mup", sample=X)
+    assert plan.roles["up.1"] == "hidden"

@@ -187,6 +187,13 @@ def test_a_broken_parquet_file_is_refused(tmp_path: Path) -> None:
         nfd.fit_ladder(tmp_path / "runs.parquet")
 
 
+def test_a_compressed_file_that_is_cut_off_is_refused(tmp_path: Path) -> None:
+    whole = gzip.compress("\n".join(map(json.dumps, RUNS)).encode())
+    (tmp_path / "runs.jsonl.gz").write_bytes(whole[:-20])
+    with pytest.raises(ValueError, match="damaged or cut off"):
+        nfd.fit_ladder(tmp_path / "runs.jsonl.gz")
+
+
 @pytest.mark.slow
 def test_the_shell_reads_json_and_names_a_table(tmp_path: Path) -> None:
     held = {"sp": RUNS, "mup": RUNS}

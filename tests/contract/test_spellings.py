@@ -1270,3 +1270,292 @@ def test_the_factor_that_acts_first_reads_and_the_last_one_writes() -> None:
     assert plan.roles["blocks.1.A"] == "outer"
     assert numbers(plan, "blocks.1.A")[:2] == pytest.approx((1 / 8, 1 / 16))
     assert numbers(plan, "blocks.1.B")[:2] == pytest.approx((1 / 2, 1 / 4))
+
+
+# ---- streams that are added up anew, and layers in one tensor
+
+
+class TwoBranches(nn.Module):
+    """Two branches a block; ``stream(embedded, branches)`` adds them up."""
+
+    def __init__(self, width: int, depth: int, stream: Way) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(SYMBOLS, width)
+        self.position = nn.Parameter(0.02 * torch.randn(IDS.shape[1], width))
+        self.blocks = nn.ModuleList(
+            nn.ModuleList(
+                nn.Sequential(
+                    nn.LayerNorm(width),
+                    nn.Linear(width, 2 * width),
+                    nn.ReLU(),
+                    nn.Linear(2 * width, width),
+                )
+                for _ in range(2)
+            )
+            for _ in range(depth)
+        )
+        self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, SYMBOLS))
+        self.stream = stream
+
+    def forward(self, ids: Tensor) -> Tensor:
+        branches = [branch for block in self.blocks for branch in block]
+        out: Tensor = self.head(self.stream(self.embed(ids) + self.position, branches))
+        return out
+
+
+Branches = list[Callable[[Tensor], Tensor]]
+
+
+def kept_stream(h: Tensor, branches: Branches) -> Tensor:
+    for branch in branches:
+        h = h + branch(h)
+    return h
+
+
+def listed(add: Callable[[list[Tensor]], Tensor]) -> Way:
+    """The stream as a list of summands."""
+
+    def stream(h: Tensor, branches: Branches) -> Tensor:
+        parts = [h]
+        for branch in branches:
+            parts.append(branch(add(parts)))
+        return add(parts)
+
+    return stream
+
+
+def beside(h: Tensor, branches: Branches) -> Tensor:
+    """The sum of all branches beside the input."""
+    changes = torch.zeros_like(h)
+    for branch in branches:
+        changes = changes + branch(h + changes)
+    return h + changes
+
+
+def subtracted(h: Tensor, branches: Branches) -> Tensor:
+    changes = torch.zeros_like(h)
+    for branch in branches:
+        changes = changes + branch(h - changes)
+    return h - changes
+
+
+def listed_beside(h: Tensor, branches: Branches) -> Tensor:
+    changes: list[Tensor] = []
+    for branch in branches:
+        changes.append(branch(h + sum(changes)))
+    return h + sum(changes)
+
+
+def two_sums(h: Tensor, branches: Branches) -> Tensor:
+    first = second = torch.zeros_like(h)
+    for k in range(0, len(branches), 2):
+        first = first + branches[k](h + first + second)
+        second = second + branches[k + 1](h + first + second)
+    return h + first + second
+
+
+SUMMANDS: dict[str, Way] = {
+    "sum of a list": listed(lambda parts: torch.as_tensor(sum(parts))),
+    "latest first": listed(lambda parts: torch.as_tensor(sum(parts[::-1]))),
+    "sum of a stack": listed(lambda parts: torch.stack(parts).sum(0)),
+    "mean of a stack": listed(lambda parts: torch.stack(parts).mean(0) * len(parts)),
+    "beside the input": beside,
+    "subtracted": subtracted,
+    "a list beside the input": listed_beside,
+    "two sums": two_sums,
+}
+
+
+@pytest.mark.parametrize("way", SUMMANDS)
+def test_a_stream_that_is_added_up_anew_is_one_stream(way: str) -> None:
+    twin = planned(make=TwoBranches, stream=kept_stream)
+    assert twin.roles["blocks.1.0.3.weight"] == "outer"
+    assert not differing(planned(make=TwoBranches, stream=SUMMANDS[way]), twin)
+
+
+def test_branches_that_read_only_the_input_are_not_of_one_stream() -> None:
+    """Sums of the same shape that no branch reads: the last matrix is one of many summands."""
+
+    def wide(h: Tensor, branches: Branches) -> Tensor:
+        return h + torch.as_tensor(sum(branch(h) for branch in branches))
+
+    twin = planned("mup", make=TwoBranches, stream=kept_stream)
+    assert not differing(planned("mup", make=TwoBranches, stream=wide), twin)
+
+
+class Layers(nn.Module):
+    """Layers whose matrices and biases are held in one tensor each, or by modules."""
+
+    def __init__(self, width: int, depth: int, take: Way | None) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(SYMBOLS, width)
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(depth))
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
+        self.head = nn.Linear(width, SYMBOLS, bias=False)
+        self.take = take
+        for layer in self.layers:
+            nn.init.zeros_(layer.bias)
+        if take is not None:
+            self.weight = nn.Parameter(torch.stack([layer.weight for layer in self.layers]))
+            self.bias = nn.Parameter(torch.stack([layer.bias for layer in self.layers]))
+            del self.layers
+
+    def forward(self, ids: Tensor) -> Tensor:
+        h = self.embed(ids)
+        for k, norm in enumerate(self.norms):
+            if self.take is None:
+                h = h + self.layers[k](norm(h))
+            else:
+                h = h + functional.linear(norm(h), *self.take(self, k))
+        return self.head(h)
+
+
+TAKEN: dict[str, Way] = {
+    "index": lambda m, k: (m.weight[k], m.bias[k]),
+    "unbind": lambda m, k: (m.weight.unbind()[k], m.bias.unbind()[k]),
+    "slice": lambda m, k: (m.weight[k : k + 1][0], m.bias[k : k + 1][0]),
+    "chunk": lambda m, k: tuple(p.chunk(len(m.norms))[k][0] for p in (m.weight, m.bias)),
+}
+
+
+@pytest.mark.parametrize("way", TAKEN)
+def test_layers_in_one_tensor_are_planned_as_layers_or_refused(way: str) -> None:
+    stacked = planned("mup", make=Layers, take=TAKEN[way])
+    twin = planned("mup", make=Layers, take=None)
+    for name in ("weight", "bias"):
+        of_layer = numbers(twin, f"layers.1.{name}")
+        if name == "weight":
+            assert numbers(stacked, name) == pytest.approx(of_layer, rel=1e-4)
+        else:
+            # The start is zero.
+            assert stacked.rate(name) == pytest.approx(of_layer[1])
+            assert stacked.epsilon(name) == pytest.approx(of_layer[2])
+    with pytest.raises(ValueError, match=r"'weight', 'bias' hold a slice.*nn\.ModuleList"):
+        planned(make=Layers, take=TAKEN[way])
+
+
+class OfEveryLayer(Language):
+    """A table of vectors, one for each layer, that are added to the stream."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__(width, depth)
+        self.layer = nn.Parameter(torch.randn(depth, width))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        h = self.embed(ids)
+        for k, block in enumerate(self.blocks):
+            h = block(h + self.layer[k])
+        return self.reads(self.final(h), self.w)
+
+
+def test_what_every_layer_adds_to_the_stream_may_be_one_table() -> None:
+    assert planned(make=OfEveryLayer).roles["layer"] == "embedding"
+
+
+# ---- matrices that are made of parameters
+
+
+class OfParameters(Language):
+    """A matrix [n, n] before the readout: ``matrix(model, n)``."""
+
+    def __init__(
+        self, width: int, depth: int, matrix: Way, shapes: Callable[[int], dict[str, Any]]
+    ) -> None:
+        super().__init__(width, depth)
+        for name, part in shapes(width).items():
+            setattr(self, name, part)
+        self.matrix = matrix
+        self.register_buffer("task", torch.ones(8))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        h = self.embed(ids)
+        for block in self.blocks:
+            h = block(h)
+        return self.reads(torch.relu(self.final(h) @ self.matrix(self, h.shape[-1]).t()), self.w)
+
+
+def entries(*shape: int) -> nn.Parameter:
+    return nn.Parameter(torch.randn(shape) / shape[-1] ** 0.5)
+
+
+def of_gains(*gains: int) -> Callable[[int], dict[str, Any]]:
+    """A matrix, and gains of these sizes, -1 for the width."""
+    return lambda n: {
+        "m": entries(n, n),
+        "g": nn.Parameter(torch.ones([n if k == -1 else k for k in gains])),
+    }
+
+
+MADE: dict[str, tuple[Way, Callable[[int], dict[str, Any]], str]] = {
+    "flat": (lambda m, n: m.m.view(n, n), lambda n: {"m": entries(n * n)}, "'m' is kept as"),
+    "flat and scaled": (
+        lambda m, n: 2 * m.m.reshape(n, n).t(),
+        lambda n: {"m": entries(n * n)},
+        "'m' is kept as",
+    ),
+    "generated": (
+        lambda m, n: m.make(m.task).view(n, n) / n**0.5,
+        lambda n: {"make": nn.Linear(8, n * n)},
+        "outputs of 'make.weight'",
+    ),
+    "generated from a table": (
+        lambda m, n: m.make.weight[0].view(n, n),
+        lambda n: {"make": nn.Embedding(3, n * n)},
+        "outputs of 'make.weight'",
+    ),
+    "rows of norm one and gains": (
+        lambda m, n: m.m / m.m.norm(dim=1, keepdim=True) * m.g,
+        of_gains(-1, 1),
+        "'m' over the norms of its rows, times 'g'",
+    ),
+    "gains first": (
+        lambda m, n: m.g[:, None] * m.m / m.m.square().sum(1, keepdim=True).sqrt(),
+        of_gains(-1),
+        "times 'g'",
+    ),
+    "normalize": (
+        lambda m, n: m.g[:, None] * functional.normalize(m.m, dim=1),
+        of_gains(-1),
+        "times 'g'",
+    ),
+}
+
+
+@pytest.mark.parametrize("rule", ["complete-p", "mup"])
+@pytest.mark.parametrize("way", MADE)
+def test_a_matrix_that_no_factor_of_its_parameters_scales_is_refused(way: str, rule: str) -> None:
+    matrix, shapes, words = MADE[way]
+    with pytest.raises(ValueError, match=words):
+        planned(rule, make=OfParameters, matrix=matrix, shapes=shapes)
+    planned("standard", make=OfParameters, matrix=matrix, shapes=shapes)
+
+
+HELD: dict[str, tuple[Way, Callable[[int], dict[str, Any]]]] = {
+    "itself": (lambda m, n: m.m, lambda n: {"m": entries(n, n)}),
+    "viewed in heads": (
+        lambda m, n: m.m.view(n, n // 8, 8).flatten(1),
+        lambda n: {"m": entries(n, n)},
+    ),
+    "rows of norm one": (lambda m, n: functional.normalize(m.m, dim=1), of_gains(1)),
+    "times one number": (lambda m, n: m.g * functional.normalize(m.m, dim=1), of_gains(1)),
+    "gains without a norm": (lambda m, n: m.g[:, None] * m.m, of_gains(-1)),
+    "roots of gains": (lambda m, n: m.g[:, None].sqrt() * m.m, of_gains(-1)),
+    "a diagonal": (lambda m, n: torch.diag(m.g) @ m.m, of_gains(-1)),
+}
+
+
+@pytest.mark.parametrize("way", HELD)
+def test_a_matrix_that_is_a_parameter_is_planned(way: str) -> None:
+    matrix, shapes = HELD[way]
+    plan = planned(make=OfParameters, matrix=matrix, shapes=shapes)
+    assert plan.roles["m"] == "hidden"
+
+
+def test_outputs_that_grow_as_the_square_of_the_width_may_be_features() -> None:
+    def made(width: int) -> dict[str, Any]:
+        return {"make": nn.Linear(8, width * width), "m": entries(width, width)}
+
+    def matrix(model: Any, width: int) -> Tensor:
+        return model.m + model.make(model.task).mean()
+
+    assert planned(make=OfParameters, matrix=matrix, shapes=made).roles["make.weight"] == "input"

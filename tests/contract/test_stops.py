@@ -11,6 +11,7 @@ import sqlite3
 import subprocess
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -353,3 +354,21 @@ def test_a_full_disk_is_told_and_what_was_stored_is_safe(tmp_path: Path) -> None
         assert sweep.missing(trials(3)) == 2
     with nfd.Sweep(tmp_path, progress=False) as sweep:
         assert sweep.run(trials(3))[:1] == first
+
+
+def test_a_sweep_that_this_process_has_open_is_not_to_be_waited_for(tmp_path: Path) -> None:
+    with (
+        nfd.Sweep(tmp_path),
+        pytest.raises(BlockingIOError, match="a sweep of this process has it open"),
+        nfd.Sweep(tmp_path),
+    ):
+        pass
+    with nfd.Sweep(tmp_path):
+        pass
+
+
+def test_a_sweep_that_another_thread_uses_is_refused_in_words() -> None:
+    with nfd.Sweep() as sweep, ThreadPoolExecutor(1) as pool:
+        with pytest.raises(RuntimeError, match="a sweep is of the thread that opened it"):
+            pool.submit(sweep.missing, []).result()
+        assert sweep.missing([]) == 0

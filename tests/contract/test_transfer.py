@@ -1137,3 +1137,29 @@ def test_the_shell_searches_along_a_setting(tmp_path: Path) -> None:
     stored = json.loads((tmp_path / "out/transfer/result.json").read_text())
     rows = [row for row in stored["table"] if row.get("weight_decay") is not None]
     assert {row["width"] for row in rows if row["quantity"] == "regret over progress"} == {16}
+
+
+class Unskipped(nn.Module):
+    """Blocks without a skip, which complete-p does not scale."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        self.first = nn.Linear(64, width)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Linear(width, width), nn.ReLU()) for _ in range(depth)
+        )
+        self.last = nn.Linear(width, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        for block in self.blocks:
+            h = block(h)
+        return self.last(h)
+
+
+def test_rates_under_standard_are_compared_where_no_rule_scales() -> None:
+    sizes: dict[str, Any] = {"widths": (4, 8), "depths": (2,), "lr": (0.01, 0.02, 0.04)}
+    answer = nfd.transfer(Unskipped, FEW, **sizes, rules=("standard",), seeds=2)
+    assert {row["rule"] for row in answer.table} == {"standard"}
+    with pytest.raises(ValueError, match="cannot decide the roles"):
+        nfd.transfer(Unskipped, FEW, **sizes, rules=("complete-p",), seeds=2)

@@ -377,3 +377,19 @@ def test_a_loss_is_compared_only_at_steps_with_losses_of_small_networks(
     is_latest = told == "the loss is below the small networks'"
     assert ("the loss is below the small networks'" in page) == is_latest
     assert "no losses of small networks" not in page
+
+
+def test_a_state_is_of_a_model_of_one_width() -> None:
+    states = {}
+    watches = {}
+    for width in (16, 32):
+        model = ResidualMLP(width, 2)
+        watches[width] = nfd.Watch(model, None, SAMPLE, every=2)
+        states[width] = watches[width].state_dict()
+    watches[32].load_state_dict(states[32])
+    for state in (states[16], {**states[16], "start": None}):
+        with pytest.raises(ValueError, match=r"another model.*\[16.*here it is \[32"):
+            watches[32].load_state_dict(state)
+    # States of earlier versions do not say.
+    earlier = {key: value for key, value in states[32].items() if key != "shapes"}
+    watches[32].load_state_dict(earlier)

@@ -92,8 +92,17 @@ def staged(directory: Path) -> Iterator[Path]:
 def replace_file(path: Path, content: bytes) -> None:
     """Write a file whole: beside its place, then into it.
 
-    Readers see the old one or the new one.
+    Readers see the old one or the new one. A link stays, and the file that it names is replaced.
+
+    Raises:
+        FileExistsError: where there is something else than a file, such as a pipe.
     """
+    path = path.resolve()
+    if path.exists() and not path.is_file():
+        raise FileExistsError(
+            f"a file must be written to a new path or replace a file; {str(path)!r} is neither. "
+            "Nothing was changed. Choose another path."
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
     with staged(path.parent) as folder:
         (folder / path.name).write_bytes(content)

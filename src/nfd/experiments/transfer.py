@@ -51,7 +51,7 @@ from nfd.scaling.base import MakeModel, instance
 from nfd.scaling.find_law import check_optimizer
 from nfd.scaling.optimizers import OptimizerLaw
 from nfd.scaling.plans_itself import told_by
-from nfd.scaling.rules import MAX_RATE, RULES
+from nfd.scaling.rules import MAX_RATE, RULES, rule_named
 from nfd.scaling.samples import evaluating
 from nfd.store import Record
 
@@ -192,7 +192,9 @@ def transfer(
     )
     notes = [*opened.notes(family), *task.notes]
     if "init_scale" not in varying:
-        notes += _scale_note(family)
+        # A rule that scales needs every role, and knows which matrices are inner ones.
+        scaled = [f for f in families if rule_named(f.rule).scales_width]
+        notes += _scale_note((scaled or families)[-1])
     notes += growth_note(answers)
     if is_search and not with_middle:
         notes += _middle_note(sizes)

@@ -36,9 +36,9 @@ from scipy.special import logsumexp
 from nfd.core.answer import NOT_DECIDED, Answer, Next
 from nfd.core.checks import check_count, check_real
 from nfd.core.errors import InputError, InputTypeError
-from nfd.core.estimates import Interval
+from nfd.core.estimates import Interval, f_tail
 from nfd.core.tables import Row
-from nfd.core.words import alike, number
+from nfd.core.words import alike, listed, number
 from nfd.laws.ladder_posterior import Calibration
 from nfd.laws.priors import read_prior
 from nfd.laws.schedules import Fall, RateSchedule
@@ -97,6 +97,15 @@ _OTHERS: dict[str, Fall] = {
     "a cosine over all steps": "cosine",
     "a linear fall over all steps": "linear",
 }
+# Losses rise where a line through those that are fitted, or through the later ones at which S is at
+# least its latest value over this, rises by more than a share that says nothing of the forecast,
+# and by more than noise about a parabola does in one of ten thousand runs.
+_LATER = 1.5
+_LEAST_RISE = 0.002
+_BY_CHANCE = 1e-4
+_FEWEST_LATER = 8
+# The last three losses rise fast, as they do in divergence, where by so many times their noise.
+_FAST = 8.0
 # By how much the losses of two seeds differ, over the loss.
 SEED_NOISE = 0.0003
 
@@ -168,6 +177,11 @@ class RunCurve:
         self.back = back
         self.total = check_count("total_steps", total_steps)
         by_step = losses if isinstance(losses, Mapping) else dict(enumerate(losses, 1))
+        if not all(isinstance(step, int | float | np.number) for step in by_step):
+            raise InputTypeError(
+                "losses must be by step, whose keys are numbers, as {200: 5.1}; got the keys "
+                f"{listed([step for step in by_step if isinstance(step, str)][:3])}."
+            )
         self.steps = np.array(sorted(step for step in by_step if step > 0), dtype=float)
         self.losses = np.array([by_step[int(step)] for step in self.steps], dtype=float)
         if not (np.isfinite(self.losses).all() and (self.losses > 0).all()):
@@ -203,6 +217,22 @@ class RunCurve:
         other._read(schedule)
         return other
 
+    def since(self, back: float) -> RunCurve | None:
+        """The same run, of which the losses are fitted at which S is at least its latest over this.
+
+        None where they are too few.
+        """
+        other = copy.copy(self)
+        other.back = back
+        for name in ("recent", "noise", "binned"):
+            other.__dict__.pop(name, None)
+        return other if self._recent(back).sum() >= _FEWEST else None
+
+    def rate_rises(self, step: float) -> bool:
+        """Whether the learning rate rises after a step, up to the latest one."""
+        is_done = (step <= self._fall_steps) & (self._fall_steps <= self.steps[-1])
+        return bool((self._falls[is_done] < 0).any())
+
     def apart(self, other: RunCurve) -> float:
         """By how much two schedules differ in the steps done, after the warm-up, over the peak."""
         is_done = (self.warmed <= self._grid) & (self._grid <= self.steps[-1])
@@ -221,12 +251,7 @@ class RunCurve:
     @cached_property
     def recent(self) -> NDArray[np.bool_]:
         """Which losses are fitted."""
-        S = self.progress(self.steps)
-        least = 0.0
-        if len(S):
-            S_warmed = self.progress(np.array([self.warmed]))[0]
-            least = max(S[-1] / self.back, _WARMED * S_warmed)
-        is_recent = np.asarray(least <= S)
+        is_recent = self._recent(self.back)
         if is_recent.sum() < _FEWEST:
             raise InputError(
                 f"a forecast needs at least {_FEWEST} losses after the warm-up, in the last three "
@@ -234,6 +259,15 @@ class RunCurve:
                 "later."
             )
         return is_recent
+
+    def _recent(self, back: float) -> NDArray[np.bool_]:
+        """Which losses follow the warm-up, and an S of at least the latest over ``back``."""
+        S = self.progress(self.steps)
+        least = 0.0
+        if len(S):
+            S_warmed = self.progress(np.array([self.warmed]))[0]
+            least = max(S[-1] / back, _WARMED * S_warmed)
+        return np.asarray(least <= S)
 
     @cached_property
     def noise(self) -> float:
@@ -253,7 +287,9 @@ class RunCurve:
         steps = self.steps[self.recent]
         losses = self.losses[self.recent]
         logs = np.log(self.progress(steps))
-        bins = np.minimum((logs - logs[0]) / (logs[-1] - logs[0]) * _BINS, _BINS - 1).astype(int)
+        # One bin where all of them follow the end of the learning rate.
+        span = (logs[-1] - logs[0]) or 1.0
+        bins = np.minimum((logs - logs[0]) / span * _BINS, _BINS - 1).astype(int)
         counts = np.bincount(bins)
         kept = counts > 0
         counts = counts[kept]
@@ -410,6 +446,7 @@ class RunForecast(Shown):
         prior: the prior of the law's numbers.
         contradicted_by: the schedule that the losses so far follow instead of the given one, in
             words; empty where they follow it, or do not show another.
+        rises: whether the losses rise, all of them or the latest.
 
     ``table`` and ``to_pandas()`` have a row for each of some steps to come: ``step``, ``loss``, and
     ``loss_low`` and ``loss_high``, its 95 % interval.
@@ -420,6 +457,7 @@ class RunForecast(Shown):
     total_steps: int
     prior: CurvePrior
     contradicted_by: str = ""
+    rises: bool = False
 
     def at(self, step: int) -> Interval:
         """The loss after a step, from ``seen`` to ``total_steps``.
@@ -449,8 +487,10 @@ class RunForecast(Shown):
     def refusal(self) -> str | None:
         """Why not to rely on the final loss; None where its interval is at most 6 % of it wide.
 
-        It is refused, too, where the losses so far contradict the schedule.
+        It is refused, too, where the losses so far rise, or contradict the schedule.
         """
+        if self.rises:
+            return f"{self._risen} {_RISES}"
         if self.contradicted_by:
             return f"{self._contradiction} {_CHECK}"
         width = self._width
@@ -466,6 +506,13 @@ class RunForecast(Shown):
             f"The forecast of the final loss is {number(100 * width)} % wide, more than "
             f"{number(100 * _REFUSED)} %. {remedy}"
         )
+
+    @property
+    def _risen(self) -> str:
+        """From which loss to which the losses rise."""
+        _, losses, _ = self.posterior.run.binned
+        lowest, latest = (f"{loss:.4g}" for loss in (losses.min(), losses[-1]))
+        return f"The losses rise: from {lowest} to {latest} at step {self.seen:,}."
 
     @property
     def _contradiction(self) -> str:
@@ -506,6 +553,17 @@ class RunForecast(Shown):
             )
         table = [_in_words(row) for row in self.table]
         code = f"nfd.forecast_run(losses, schedule, total_steps={self.total_steps})"
+        if self.rises:
+            return Answer(
+                tone="bad",
+                state="Losses rise",
+                title="The run diverges or overfits: its losses rise",
+                because=f"{self._risen} The law is of losses that fall.",
+                next=Next(f"{_RISES} Then", code),
+                about=about,
+                table=table,
+                details=[*details, f"{because}, if they fell."],
+            )
         if self.contradicted_by:
             return Answer(
                 tone="bad",
@@ -575,6 +633,10 @@ class RunForecast(Shown):
         return first_sections(self)
 
 
+_RISES = (
+    "Losses of training that rise diverge: lower the learning rate. Losses of evaluation that rise "
+    "overfit: stop at the lowest, or train on more data."
+)
 _CHECK = "Check the schedule, and its number of steps."
 
 
@@ -587,7 +649,56 @@ def forecast_of(run: RunCurve, prior: CurvePrior, rate: float | None) -> RunFore
         total_steps=run.total,
         prior=prior,
         contradicted_by=_contradicting(posterior, rate, prior),
+        rises=_rises(posterior.run),
     )
+
+
+def _rises(run: RunCurve) -> bool:
+    """Say whether the losses that are fitted rise, or the later part of them does."""
+    if _is_rising(run) or _rises_fast(run):
+        return True
+    later = run.since(_LATER)
+    if later is None or len(later.binned[1]) < _FEWEST_LATER:
+        return False
+    return _is_rising(later)
+
+
+def _rises_fast(run: RunCurve) -> bool:
+    """Say whether each of the last three losses is above the one before, by far more than noise."""
+    steps, losses, noise = run.binned
+    if len(losses) < _FEWEST_LATER or run.rate_rises(steps[-3]):
+        return False
+    logs = np.log(run.progress(steps))
+    earlier = _about_parabola(logs[:-3], np.log(losses[:-3]))
+    wander = math.sqrt(earlier @ earlier / (len(earlier) - 3))
+    latest = np.log(losses[-3:])
+    rise = latest[-1] - latest[0]
+    is_fast = rise > max(_FAST * max(noise[-3:].max(), wander), _LEAST_RISE)
+    return bool((np.diff(latest) > 0).all() and is_fast)
+
+
+def _is_rising(run: RunCurve) -> bool:
+    """Say whether a line through the fitted losses rises over log S, by more than their noise."""
+    steps, losses, _ = run.binned
+    count = len(losses)
+    # Losses rise with the learning rate, as after a warm restart.
+    if count < _FEWEST or run.rate_rises(steps[0]):
+        return False
+    logs = np.log(run.progress(steps))
+    logs -= logs.mean()
+    slope = float(logs @ losses / (logs @ logs))
+    if slope * (logs[-1] - logs[0]) < _LEAST_RISE * losses.mean():
+        return False
+    residuals = _about_parabola(logs, losses)
+    squares = float(residuals @ residuals) + (_LEAST_NOISE * losses.mean()) ** 2
+    follow = max(float(residuals[1:] @ residuals[:-1]) / squares, 0.0)
+    variance = squares / (count - 3) * (1 + follow) / (1 - follow)
+    return f_tail(slope**2 * (logs @ logs) / variance, 1, count - 3) / 2 < _BY_CHANCE
+
+
+def _about_parabola(x: Array, y: Array) -> Array:
+    """What a parabola in ``x`` leaves of ``y``."""
+    return np.asarray(y - np.polyval(np.polyfit(x, y, 2), x))
 
 
 def _contradicting(posterior: CurvePosterior, rate: float | None, prior: CurvePrior) -> str:
@@ -625,8 +736,8 @@ def forecast_run(
     fall of the rate. The drop that a run has not shown yet comes from other people's runs, so that
     its interval is wide. Intervals are calibrated on runs of others, each source of which was
     forecast from the others; those of runs as short as 400 steps hold too few final losses. A
-    schedule that the losses so far contradict is refused; one that is wrong only in what is to come
-    cannot be noticed.
+    schedule that the losses so far contradict is refused, as are losses that rise; one that is
+    wrong only in what is to come cannot be noticed.
 
     Args:
         losses: by step, as ``{200: 5.1, 400: 4.3}``, or one for each step from the first; of

@@ -16,13 +16,22 @@ from typing import Literal
 
 from nfd.core.errors import InputError
 from nfd.core.words import nearest, number
-from nfd.laws.rows import Line, is_none, is_number, listed, number_of, without_unit
+from nfd.laws.rows import (
+    Line,
+    is_none,
+    is_number,
+    listed,
+    may_be_speed,
+    number_of,
+    without_unit,
+)
 
 Field = Literal[
     "width",
     "depth",
     "parameters",
     "tokens",
+    "samples",
     "batch",
     "steps",
     "sequences",
@@ -86,8 +95,17 @@ NAMES: dict[Field, tuple[str, ...]] = {
         "train_tokens",
         "tokens_trained",
         "tokens_seen",
+    ),
+    # Sequences where their length is known, else what stands for tokens.
+    "samples": (
         "samples",
         "samples_seen",
+        "train_samples",
+        "samples_trained",
+        "seq_seen",
+        "sequences_seen",
+        "sequences_trained",
+        "train_sequences",
     ),
     "batch": ("batch", "batch_tokens", "batch_size_tokens", "tokens_per_batch", "tokens_per_step"),
     "steps": ("steps", "max_steps", "train_steps"),
@@ -125,6 +143,8 @@ NAMES: dict[Field, tuple[str, ...]] = {
         "model_flops",
         "compute_flops",
         "train_compute",
+        "train_compute_flops",
+        "c_flops",
     ),
     # Tokens of a data set that a training repeats, and how often.
     "unique_tokens": (
@@ -156,6 +176,7 @@ _SYNONYMS = {
     "iters": "steps",
     "iterations": "steps",
     "updates": "steps",
+    "examples": "samples",
     "iter": "step",
     "losses": "loss",
     "lrs": "lr",
@@ -173,6 +194,7 @@ SIZES: tuple[Field, ...] = (
     "depth",
     "parameters",
     "tokens",
+    "samples",
     "batch",
     "steps",
     "sequences",
@@ -281,20 +303,19 @@ class LogColumns:
         return {"sequences": sequences, "length": length}
 
     def unread_settings(self, chosen: Mapping[Field, str]) -> list[str]:
-        """Warn of columns that vary, move a best rate, and are not read."""
-        unread = {*NAMES["tokens"], *NAMES["steps"]}
-        if "tokens" in chosen or "steps" in chosen or "tokens" in self.given:
+        """List the columns that vary, move a best rate, and are not read."""
+        unread = {*NAMES["tokens"], *NAMES["samples"], *NAMES["steps"]}
+        if any(field in chosen for field in ("tokens", "samples", "steps")):
             unread = set()
-        notes = []
+        if "tokens" in self.given:
+            unread = set()
+        settings = list[str]()
         for name in self.names:
             is_setting = _SETTINGS.fullmatch(_key(name)) or _key(name) in unread
             varies = len({repr(line.get(name)) for line in self.table}) > 1
             if is_setting and varies and name not in chosen.values():
-                notes.append(
-                    f"Column {name!r} varies but is not read: runs that differ in it count as "
-                    "equal. Give the rows of one setting."
-                )
-        return notes
+                settings.append(name)
+        return settings
 
     def note_on_repeats(self, tokens: str | None) -> list[str]:
         """Warn of tokens that repeat often: the law takes each for a new one."""
@@ -472,6 +493,14 @@ def usual_field(name: str) -> str:
     return ""
 
 
+def is_quotient(name: str) -> bool:
+    """Whether a column holds one size over another, as D/N and tokens/param do."""
+    if _QUOTIENT.fullmatch(name):
+        return True
+    parts = name.split("/")
+    return len(parts) == 2 and all(map(_is_size_word, parts)) and not usual_field(name)
+
+
 def is_perplexity(name: str) -> bool:
     """Whether a column holds perplexities, by its name; not their logarithms."""
     words = re.split("[^a-z]+", name.lower())
@@ -498,13 +527,24 @@ def _lacks_embeddings(name: str) -> bool:
     return match is not None and bool(match[1])
 
 
+def _is_size_word(text: str) -> bool:
+    """Say whether a part of a name is that of a size, also in the singular."""
+    key = _key(text)
+    return any(key in NAMES[field] or f"{key}s" in NAMES[field] for field in SIZES)
+
+
 @cache
 def _key(name: str) -> str:
     """Write the name of a column as ``NAMES`` are written, without its prefix."""
     # The quotient of two letters of the literature, D/N, is neither of them.
     if _QUOTIENT.fullmatch(name):
         return "quotient"
-    last = re.split(r"[./]", without_unit(_NATS.sub("", name)))[-1]
+    if may_be_speed(name):
+        return "speed"
+    *prefixes, last = re.split(r"[./]", without_unit(_NATS.sub("", name)))
+    # So is tokens/param; tokens/batch is the batch.
+    if prefixes and "/" in name and _is_size_word(prefixes[-1]) and _is_size_word(last):
+        last = f"{prefixes[-1]}_per_{last}"
     text = _EMBEDDINGS.sub("", "_".join(re.findall(r"[^\W_]+", last)))
     # Only in capitals: n is a width, or a number of runs.
     if text in ("N", "D", "C"):

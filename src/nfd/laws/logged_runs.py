@@ -26,6 +26,8 @@ Array = NDArray[np.float64]
 FLOPS = 6.0
 # More tokens than any training has in a batch: one factor was not what it seemed.
 _LARGEST_BATCH = 2.0**27
+# Fewer tokens than any training has.
+_FEWEST_TOKENS = 100.0
 # Sizes from which words of a column make a kind of runs.
 _FEWEST_OF_A_KIND = 3
 # Kinds follow different laws where chance makes their losses differ so much in a smaller share.
@@ -43,6 +45,7 @@ class LoggedRun:
     depth: int | None = None
     parameters: float | None = None
     tokens: float | None = None
+    samples: float | None = None
     batch: float | None = None
     steps: float | None = None
     sequences: float | None = None
@@ -94,9 +97,17 @@ def run_of(line: Line, number: int, chosen: Mapping[Field, str]) -> LoggedRun:
         has_batch_column = "batch" in chosen or "sequences" in chosen
         if "batch" in fields or not has_batch_column:
             fields["tokens"] = fields["steps"] * fields.get("batch", 1)
+    if "samples" in fields and "length" in fields:
+        fields["tokens"] = fields["samples"] * fields["length"]
     _add_repeats(fields)
     if "flops" in fields and "parameters" in fields:
         fields["tokens"] = fields["flops"] / FLOPS / fields["parameters"]
+        if fields["tokens"] < _FEWEST_TOKENS:
+            raise InputError(
+                f"row {number} would have {fields['tokens']:.3g} tokens, {chosen['flops']!r} over "
+                f"6 {chosen['parameters']!r}: it seems the compute of one sample. Name a column of "
+                "tokens, or ignore it: columns={'flops': None}."
+            )
     elif "flops" in fields and "tokens" in fields:
         fields["parameters"] = fields["flops"] / FLOPS / fields["tokens"]
     return LoggedRun(**fields)
@@ -301,7 +312,8 @@ def _text(value: Any) -> str:
 
 def _number(field: Field, name: str, number: int, value: Any) -> float:
     """Read a number: width and depth whole, the loss infinite where it is not a number."""
-    parsed = number_of(value, name, number, field in SIZES)
+    is_count = field in SIZES or field == "step"
+    parsed = number_of(value, name, number, is_count)
     if field == "loss":
         return parsed if math.isfinite(parsed) else math.inf
     if field == "step":

@@ -12,13 +12,15 @@ from typing import Any
 from nfd.core.checks import check_choice
 from nfd.core.errors import InputError
 from nfd.core.words import plural
+from nfd.laws.copies import note_on_copies
 from nfd.laws.log_columns import ERROR_RATE, NAMES, Field, LogColumns, is_perplexity, kind_of_loss
 from nfd.laws.logged_runs import LoggedRun, ended, last_steps, note_on_mixed, run_of
 from nfd.laws.nested_rows import TABLE, lines_of
 from nfd.laws.rows import flat_table
+from nfd.laws.unread import note_on_unread
 
 # Fields that give tokens and batch, where no column has them.
-_PARTS: tuple[Field, ...] = ("steps", "sequences", "length", "epochs")
+_PARTS: tuple[Field, ...] = ("steps", "samples", "sequences", "length", "epochs")
 # Fields that say which rows are runs that ended.
 _ABOUT_RUNS: tuple[Field, ...] = ("step", "run", "state")
 # What a law of the learning rate is fitted over, beside the rate and the loss.
@@ -31,6 +33,11 @@ RATE_FIELDS: tuple[Field, ...] = (
     "depth",
     "seed",
     "rule",
+)
+
+_NOT_READ = (
+    "Column {!r} varies but is not read: runs that differ in it count as equal. Give the rows of "
+    "one setting."
 )
 
 
@@ -96,12 +103,16 @@ def read_log(
     log_columns = LogColumns.of(table, fields)
     notes = list[str]()
     chosen = _choose(log_columns, needed, optional, notes)
-    notes += log_columns.unread_settings(chosen)
+    settings = log_columns.unread_settings(chosen)
+    notes += [_NOT_READ.format(name) for name in settings]
     logged = [run_of(line, number, chosen) for number, line in enumerate(table, 1)]
-    unread = [name for name in log_columns.names if name not in chosen.values()]
+    unread = [name for name in log_columns.names if name not in (*chosen.values(), *settings)]
     notes += note_on_mixed(table, logged, unread)
+    notes += note_on_unread(table, logged, unread)
+    notes += note_on_copies(table, logged, chosen["loss"])
     in_steps = "steps" in chosen and "batch" not in chosen and "sequences" not in chosen
-    if "steps" not in chosen and "unique_tokens" not in optional:
+    is_counted = "steps" not in chosen and "samples" not in chosen
+    if is_counted and "unique_tokens" not in optional:
         notes += log_columns.note_on_repeats(chosen.get("tokens"))
     chosen |= _products(chosen, in_steps)
     chosen |= _from_compute(chosen, notes)
@@ -163,14 +174,54 @@ def _choose(
         chosen[field] = columns.column_of(field)
     # None says that tokens are not to be read: then steps do not stand for them.
     may_have_tokens = columns.given.get("tokens", "") is not None
-    if "tokens" in optional and not chosen["tokens"] and may_have_tokens:
+    wants_tokens = "tokens" in optional and not chosen["tokens"] and may_have_tokens
+    if wants_tokens:
         chosen["steps"] = columns.column_of("steps")
         chosen["batch"] = columns.column_of("batch")
     if "batch" in chosen and not chosen["batch"]:
         chosen |= columns.batch_columns(notes)
+    if wants_tokens:
+        chosen |= _samples_column(columns, chosen, notes)
     if "parameters" in optional and "tokens" in optional:
         chosen |= _compute_column(columns, chosen)
+    for field in _idle(chosen, optional):
+        chosen[field] = ""
     return {field: name for field, name in chosen.items() if name}
+
+
+def _idle(chosen: Mapping[Field, str], optional: Sequence[Field]) -> list[Field]:
+    """List the fields that say something only beside others, which the log does not have."""
+    idle = list[Field]()
+    if "batch" not in optional and not chosen.get("steps"):
+        idle += ["batch", "sequences"]
+        if not chosen.get("samples"):
+            idle.append("length")
+    counts = [chosen.get(field) for field in ("tokens", "steps", "samples", "flops")]
+    has_tokens = any(counts)
+    if not has_tokens and not (chosen.get("epochs") and chosen.get("unique_tokens")):
+        idle += ["epochs", "unique_tokens"]
+    return idle
+
+
+def _samples_column(
+    columns: LogColumns, chosen: Mapping[Field, str], notes: list[str]
+) -> dict[Field, str]:
+    """Choose the column of samples in place of steps: with their length, or else as tokens.
+
+    Steps of a known batch need no samples.
+    """
+    name = columns.column_of("samples")
+    knows_batch = any(chosen.get(field) for field in ("batch", "sequences"))
+    if not name or (chosen["steps"] and knows_batch):
+        return {}
+    length = columns.column_of("length")
+    if length:
+        return {"samples": name, "length": length, "steps": ""}
+    notes.append(
+        f"{name!r} is taken for tokens, one for each sample. If a sample is a sequence of several, "
+        "name the column of their number: columns={'length': ...}."
+    )
+    return {"tokens": name, "steps": ""}
 
 
 def _compute_column(columns: LogColumns, chosen: Mapping[Field, str]) -> dict[Field, str]:
@@ -178,7 +229,8 @@ def _compute_column(columns: LogColumns, chosen: Mapping[Field, str]) -> dict[Fi
     has_parameters = bool(chosen["parameters"])
     has_shape = any(chosen.get(field) for field in ("width", "depth"))
     knows_batch = any(chosen.get(field) for field in ("batch", "sequences"))
-    has_tokens = bool(chosen["tokens"]) or (bool(chosen.get("steps")) and knows_batch)
+    has_tokens = bool(chosen["tokens"] or chosen.get("samples"))
+    has_tokens = has_tokens or (bool(chosen.get("steps")) and knows_batch)
     ignored = None in (columns.given.get("tokens", ""), columns.given.get("parameters", ""))
     if (has_parameters and has_tokens) or (has_shape and not has_parameters) or ignored:
         return {}
@@ -226,6 +278,8 @@ def _note_on_unit(chosen: Mapping[Field, str]) -> list[str]:
 def _products(chosen: Mapping[Field, str], in_steps: bool) -> dict[Field, str]:
     """Name the batch and tokens that are products of columns."""
     products = dict[Field, str]()
+    if "samples" in chosen:
+        products["tokens"] = f"{chosen['samples']} x {chosen['length']}"
     if "sequences" in chosen:
         products["batch"] = f"{chosen['sequences']} x {chosen['length']}"
     if "steps" in chosen:

@@ -8,6 +8,7 @@ count.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +22,7 @@ from nfd.laws.run_files import read_file
 
 Record = Mapping[str, Any]
 # Fields over which a run has curves.
-_OVER_STEPS = ("step", "steps", "tokens")
+_OVER_STEPS = ("step", "steps", "tokens", "samples")
 # Fields that tell the runs of a list apart from the steps of a curve.
 _OF_RUNS = ("lr", "seed", "parameters", "width", "depth", "batch", "flops", "run")
 # The number that the caller names tables by, beside the fields.
@@ -86,6 +87,12 @@ def _content(rows: Any) -> Any:
         if hasattr(rows, method):
             return getattr(rows, method)()
     if hasattr(rows, "to_dict") and hasattr(rows, "columns"):  # pandas
+        counts = Counter(map(str, rows.columns))
+        repeated = [name for name, count in counts.items() if count > 1]
+        if repeated:
+            raise InputError(
+                f"the log has several columns {listed(repeated)}. Give each a name of its own."
+            )
         index_names = getattr(getattr(rows, "index", None), "names", [None])
         if None not in index_names:
             rows = rows.reset_index()
@@ -286,7 +293,7 @@ def _is_table(lists: Mapping[str, Sequence[Any]], field_of: Callable[[str], str]
     for name, value in lists.items():
         if len(value) == longest and _is_of_numbers(value):
             fields.add(field_of(name))
-    return "loss" in fields and any(field in fields for field in (*_OF_RUNS, "tokens"))
+    return "loss" in fields and any(field in fields for field in (*_OF_RUNS, "tokens", "samples"))
 
 
 def _longest(lists: Mapping[str, Sequence[Any]]) -> int:

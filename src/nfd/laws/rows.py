@@ -25,6 +25,19 @@ _UNIT = re.compile(
     r"((?i:thousand|million|billion|trillion)|(?<=[(\[])[kmbt]|[KMBT])s?[)\]]?\s*$"
 )
 _SCALES = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
+# A number with the unit of a size after it, such as 1.3B.
+_WITH_UNIT = re.compile(r"([+-]?\d*[.,]?\d+(?:e[+-]?\d+)?)\s*([kmbt])", re.IGNORECASE)
+# Units of compute in the name of a column: PF-days, petaflop/s-days; GFLOPs, EFLOPs.
+_DAYS = re.compile(
+    r"(?:PF|pf|[Pp]eta-?[Ff][Ll][Oo][Pp]|PFLOP|pflop)s?(?:/s)?[-_ ]?[Dd]ays?(?![A-Za-z])"
+)
+_FLOPS = re.compile(
+    r"(?<![A-Za-z])(?:([kKmMgGtTpPeEzZ])|(kilo|mega|giga|tera|peta|exa|zetta)[- ]?)flops?"
+    r"(?![A-Za-z])",
+    re.IGNORECASE,
+)
+_OPERATIONS_A_DAY = 1e15 * 24 * 60 * 60
+_PREFIXES = {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "p": 1e15, "e": 1e18, "z": 1e21}
 _SHOWN = 30  # columns in a message
 
 
@@ -63,8 +76,31 @@ def is_number(value: str) -> bool:
 
 
 def without_unit(name: str) -> str:
-    """The name of a column without the unit at its end."""
+    """The name of a column without its unit; one of compute leaves the word ``flops``."""
+    for pattern in (_DAYS, _FLOPS):
+        name = pattern.sub("flops", name)
     return _UNIT.sub("", name)
+
+
+def may_be_speed(name: str) -> bool:
+    """Whether a column such as TFLOPs may be the speed of a device, not the compute of a run."""
+    operations = _FLOPS.search(name)
+    if operations is None or _DAYS.search(name):
+        return False
+    prefix = (operations[1] or operations[2])[0].lower()
+    is_compute = re.search("compute|train|total|budget|^C[^A-Za-z]", name)
+    return prefix in "kmtp" and is_compute is None
+
+
+def _unit_of(name: str) -> float | None:
+    """The unit that the name of a column says; None for none."""
+    if _DAYS.search(name):
+        return _OPERATIONS_A_DAY
+    operations = _FLOPS.search(name)
+    if operations:
+        return _PREFIXES[(operations[1] or operations[2])[0].lower()]
+    size = _UNIT.search(name)
+    return _SCALES[size[1][0].lower()] if size else None
 
 
 def number_of(value: Any, name: str, number: int, whole: bool = False) -> float:
@@ -76,15 +112,31 @@ def number_of(value: Any, name: str, number: int, whole: bool = False) -> float:
         number: of its row, for a message.
         whole: whether it is a size, which has units and marks of thousands.
     """
-    unit = _UNIT.search(name) if whole else None
-    scale = _SCALES[unit[1][0].lower()] if unit else 1.0
+    unit = _unit_of(name) if whole else None
     try:
-        return scale * as_number(value, whole and not unit)
+        _check_unit(value, whole, unit)
+        return (unit or 1.0) * as_number(value, whole and unit is None)
     except (TypeError, ValueError) as error:
         hint = f" {error}" if isinstance(error, InputError) else ""
         raise InputError(
             f"column {name!r} must hold numbers; row {number} has {value!r}.{hint}"
         ) from None
+
+
+def _check_unit(value: Any, whole: bool, unit: float | None) -> None:
+    """Raise ValueError where the unit after a number may mean two things."""
+    match = _WITH_UNIT.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None:
+        return
+    if not whole:
+        raise InputError(
+            f"{match[2]!r} after a number that is not a size may mean two things, as m is milli "
+            "or million. Write the number without a unit, such as 1.95e-3."
+        )
+    if unit is not None:
+        raise InputError("The name of the column has a unit, too. Write it in one of the two.")
+    if "e" in match[1].lower():
+        raise InputError("It has a power of ten and a unit. Write one of the two.")
 
 
 def as_number(value: Any, whole: bool = False) -> float:
@@ -104,10 +156,11 @@ def as_number(value: Any, whole: bool = False) -> float:
     if power:
         return float(power[1] or 1) * float(power[2]) ** int(power[3])
 
-    short = re.fullmatch(r"([+-]?\d*[.,]?\d+(?:e[+-]?\d+)?)\s*([kmbt]?)", text, re.IGNORECASE)
-    if short:
-        scale = _SCALES[short[2].lower()] if short[2] else 1.0
-        return float(short[1].replace(",", ".")) * scale
+    with_unit = _WITH_UNIT.fullmatch(text)
+    if with_unit:
+        return float(with_unit[1].replace(",", ".")) * _SCALES[with_unit[2].lower()]
+    if re.fullmatch(r"[+-]?\d*,\d+(e[+-]?\d+)?", text, re.IGNORECASE):
+        return float(text.replace(",", "."))
     return float(value)
 
 
@@ -155,7 +208,7 @@ def _pivoted(table: Sequence[Line]) -> list[Line]:
         run, tag, step, value = (cells[name] for name in _SCALARS)
         row = runs.setdefault(str(run), {"run": run} | dict(_SETTING.findall(str(run))))
         place = (str(run), str(tag))
-        at = number_of(step, "step", number)
+        at = number_of(step, "step", number, whole=True)
         if at >= last_steps.get(place, -math.inf):
             last_steps[place] = at
             row[str(tag)] = value

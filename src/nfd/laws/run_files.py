@@ -10,6 +10,7 @@ import gzip
 import io
 import json
 import re
+import zlib
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -32,13 +33,13 @@ def read_file(path: str) -> Any:
     try:
         with open(path, "rb") as file:
             content = file.read()
-        if content.startswith(_GZIP):
-            content = gzip.decompress(content)
     except OSError as error:
         raise OSError(
             "the log must be a file of CSV, JSON, JSON lines or parquet; there is none at "
             f"{path!r}: {error.strerror or error}."
         ) from None
+    if content.startswith(_GZIP):
+        content = _unzipped(content, path)
     if content.startswith(_PARQUET):
         return _parquet(content, path)
     try:
@@ -51,6 +52,16 @@ def read_file(path: str) -> Any:
     if text.lstrip()[:1] in ("{", "["):
         return _json(text, path)
     return _csv(text, path)
+
+
+def _unzipped(content: bytes, path: str) -> bytes:
+    try:
+        return gzip.decompress(content)
+    except (EOFError, OSError, zlib.error) as error:
+        raise InputError(
+            f"the log {path!r} is compressed by gzip, and damaged or cut off: {error}. Copy it "
+            "again."
+        ) from None
 
 
 def _parquet(content: bytes, path: str) -> list[dict[str, Any]]:

@@ -310,9 +310,9 @@ def fit_transfer(
         rows: dicts, a DataFrame, or the path of a CSV, JSON or parquet file; one row per run, or
             per step, of which the last counts. A loss that is not a number diverged.
         columns: the names of your columns, if they are not recognised: ``{"lr":
-            "config/learning_rate"}``. Keys: loss, lr, width, depth, parameters, tokens, batch (in
-            tokens), steps, sequences and their length, decay, rule, seed, run, step and state. None
-            ignores a column.
+            "config/learning_rate"}``. Keys: loss, lr, width, depth, parameters, tokens, samples,
+            batch (in tokens), steps, sequences and their length, decay, rule, seed, run, step and
+            state. None ignores a column.
         guess: the loss that a diverged run counts as, and from which progress is measured, such as
             the logarithm of the vocabulary. By default it lies five times as far above the best
             rate's loss as the loss of the fifth best rate, or of the third on a coarse grid.

@@ -459,8 +459,10 @@ class StackLook:
         """The responses of the matrices of this list that stand in the stack."""
         responses = []
         for name in names:
+            if self.baseline.stack_of[name] != self.stack:
+                continue
             response = self.responses[name]
-            if response is not None and self.baseline.stack_of[name] == self.stack:
+            if response is not None:
                 responses.append(response)
         return responses
 

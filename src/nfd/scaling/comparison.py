@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
+from nfd.core.errors import InputError
 from nfd.core.names import RuleName
 from nfd.scaling.base import Base, Constructor
-from nfd.scaling.model import Where, repeated
+from nfd.scaling.model import Where, matches, repeated
 from nfd.scaling.optimizers import OptimizerLaw
 from nfd.scaling.roles import Anatomy, Scaling, anatomy
 from nfd.scaling.rules import Rule, rule_named
@@ -105,7 +107,44 @@ def compare(pair: Pair) -> Comparison:
         sample=request.sample,
         scaling=growing,
     )
+    if base is not None and pair.rule.scales_width:
+        _check_made(structure, base, request.roles)
     return Comparison(structure, base, growing, blocks)
+
+
+def _check_made(structure: Anatomy, base: Base, roles: Mapping[str, str]) -> None:
+    """Raise ValueError for parameters of which a matrix is made that no factor of them scales."""
+    grown = dict[str, list[float]]()
+    for name, tensor in structure.tensors.items():
+        other = base.counterpart(tensor, structure.blocks)
+        grown[name] = [a / b for a, b in zip(tensor.shape, other.shape, strict=True)]
+    ratios = {ratio for of_tensor in grown.values() for ratio in of_tensor if ratio != 1}
+    for name, shown in structure.traced.tensors.items():
+        made = shown.made
+        tensor = structure.tensors[name]
+        is_by_user = any(matches(n, pattern) for pattern in roles for n in tensor.names)
+        if made is None or is_by_user or not tensor.parameter.requires_grad:
+            continue
+        if made.how == "flat" and grown[name] != [1]:
+            raise InputError(
+                f"{name!r} is kept as {list(tensor.shape)} and applied as a matrix, which no rule "
+                "can tell from a vector. Keep it as that matrix, such as an nn.Linear, and flatten "
+                "it where you need it flat."
+            )
+        if made.how == "gain" and any(ratio != 1 for ratio in grown[name]):
+            raise InputError(
+                "A plan scales the start and the rate of matrices; this one is computed from other "
+                f"parameters: {made.other!r} over the norms of its rows, times {name!r}. Hold the "
+                "matrix itself before planning and training, or freeze the gains. rule='standard' "
+                "leaves them as they are."
+            )
+        is_square = any(math.isclose(a, b * b) for a in grown[name] for b in ratios)
+        if made.how == "generated" and is_square:
+            raise InputError(
+                f"The outputs of {name!r} are the entries of a matrix, and so grow as the square "
+                "of the width: no rule scales a generated matrix. Let it give gains or a factor of "
+                "fixed rank for a matrix that is a parameter, or take rule='standard'."
+            )
 
 
 def _blocks_by_growth(pair: Pair) -> Where:

@@ -18,6 +18,7 @@ from nfd.scaling.graph import (
     parameters_of,
     saved_value,
     scaled_parameter,
+    shape_of,
     users_of,
 )
 
@@ -52,7 +53,9 @@ def fans_of(operations: Sequence[Operation]) -> dict[str, tuple[Fans, ...]]:
                 name = cast(str, leaf.tensor)
                 parameter = leaf.node.variable
                 fans: Fans | None = ((), _dimensions_in(parameter, weight))
-                if _is_applied(operation, place) or makes_logits(operation, weight):
+                is_bias = operation.is_product and weight not in operation.gains
+                is_factor = _is_applied(operation, place) and not is_bias
+                if is_factor or makes_logits(operation, weight):
                     is_turned = first.get(operation) == place
                     fans = _summed_over(parameter, operation, place, is_turned=is_turned)
                 elif entry_sum is not None:
@@ -87,7 +90,7 @@ def _dimensions_in(p: Tensor, weight: Operation) -> tuple[int, ...]:
     every = tuple(range(p.dim()))
     if weight.tensor is not None:
         return every
-    count = math.prod(_shape_of(weight))
+    count = math.prod(shape_of(weight))
     if count >= p.numel():
         return every
     for first in range(p.dim() + 1):
@@ -173,7 +176,7 @@ def applied_first(operations: Iterable[Operation]) -> dict[Operation, int]:
 
 def _sums_columns(composed: Operation, values: Tensor, summed: int) -> bool:
     """Whether a dimension of values is the columns of the product of parameters that they are."""
-    shape = _shape_of(composed)
+    shape = shape_of(composed)
     if "v" in composed.name:
         # A product with a vector has one column.
         shape = (*shape, 1)
@@ -238,7 +241,7 @@ def _sum_after(operation: Operation, users: Users) -> EntrySum | None:
         if is_square and is_compared:
             return None
         is_scaled = user.scale(current) is not None and len(user.data) == 1
-        if _shape_of(user) != _shape_of(current) or not (is_square or is_scaled):
+        if shape_of(user) != shape_of(current) or not (is_square or is_scaled):
             return None
         is_compared |= is_square
         current = user
@@ -261,23 +264,16 @@ def sum_of_weights(operation: Operation, users: Users) -> EntrySum | None:
 
 def _dims_of(reduction: Operation, summed: Operation) -> EntrySum | None:
     """Find the dimensions that a sum, a mean or a norm takes together."""
-    shape = _shape_of(summed)
+    shape = shape_of(summed)
     dims = saved_value(reduction.node, "dim") or range(len(shape))
     places = frozenset(dimension_from_front(d, len(shape)) for d in dims)
     count = math.prod(shape[k] for k in places)
     return EntrySum(places, shape, 1 / count if reduction.name == "Mean" else 1.0, reduction)
 
 
-def _shape_of(operation: Operation) -> tuple[int, ...]:
-    """Return the shape of an operation's result."""
-    if operation.name == "AccumulateGrad":
-        return tuple(operation.node.variable.shape)
-    return tuple(operation.node._input_metadata[0].shape)
-
-
 def _summed_entries(p: Tensor, weight: Operation, entry_sum: EntrySum) -> Fans | None:
     """Find over which dimensions of a parameter a sum of entries goes; None for over none."""
-    shape = _shape_of(weight)
+    shape = shape_of(weight)
     # PyTorch broadcasts to the right.
     shift = len(entry_sum.shape) - len(shape)
     places = [k for k, size in enumerate(shape) if size > 1]

@@ -12,6 +12,8 @@ from typing import Any, cast
 from torch import Tensor
 from torch.autograd.graph import Node
 
+from nfd.scaling.summands import RunningSums
+
 _PRODUCT = re.compile(
     r"(Add|Badd)?(mm|bmm|mv)|Dot|Cdist|EuclideanDist|.*grouped_?mm.*|.*convolution.*", re.IGNORECASE
 )
@@ -133,6 +135,7 @@ def operations(
     outputs = [*outputs]
     of_node: dict[Node, Operation] = {}
     ran: list[Operation] = []
+    sums = RunningSums()
     # Autograd numbers operations as they run, so that inputs come first; parameters have the
     # largest number of all.
     for node in sorted(
@@ -142,12 +145,16 @@ def operations(
         inputs = tuple(
             None if source is None else of_node[source] for source, _ in node.next_functions
         )
+        last_part: Operation | None = None
         for part, part_inputs, scales in _parts(name, node, inputs):
             operands = tuple(
-                ran[-1] if i is _PART else cast("Operation | None", i) for i in part_inputs
+                last_part if i is _PART else cast("Operation | None", i) for i in part_inputs
             )
-            ran.append(_operation(part, node, operands, scales, len(ran), names, matrices))
-        of_node[node] = ran[-1]
+            operation = _operation(part, node, operands, scales, len(ran), names, matrices)
+            part_operations = sums.rewritten(operation, len(ran))
+            ran += [o for o in part_operations if o.order >= len(ran)]
+            last_part = part_operations[-1]
+        of_node[node] = cast(Operation, last_part)
     ends = [of_node[output.grad_fn] for output in outputs if output.grad_fn is not None]
     return _reached(ran, ends)
 
@@ -553,6 +560,13 @@ def _keeps_values(node: Node) -> bool:
 @cache
 def _saved_names(kind: type[Node]) -> tuple[str, ...]:
     return tuple(name for name in dir(kind) if name.startswith("_saved_"))
+
+
+def shape_of(operation: Operation) -> tuple[int, ...]:
+    """Return the shape of an operation's result."""
+    if operation.name == "AccumulateGrad":
+        return tuple(operation.node.variable.shape)
+    return tuple(operation.node._input_metadata[0].shape)
 
 
 def parameters_of(operation: Operation) -> set[Operation]:

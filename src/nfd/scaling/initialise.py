@@ -9,6 +9,7 @@ of one tensor.
 from __future__ import annotations
 
 import math
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -95,6 +96,26 @@ def fill_(p: Tensor, whole: Tensor) -> None:
         )
     with torch.no_grad():
         p.copy_(whole)
+
+
+def warn_of_meta(model: nn.Module) -> None:
+    """Warn of an optimizer whose parameters another call replaces, at the caller of its maker."""
+    if torch.__future__.get_swap_module_params_on_conversion():
+        # to_empty keeps them.
+        return
+    empty = [
+        name
+        for name, t in tensors(model).items()
+        if t.parameter.is_meta and t.parameter.requires_grad
+    ]
+    if empty:
+        warnings.warn(
+            f"The optimizer holds {quoted(empty, 3)} on the meta device. plan.apply_(model) and "
+            "model.to_empty(device=...) replace these parameters, and this optimizer would then "
+            "train nothing: call make_optimizer after them.",
+            UserWarning,
+            stacklevel=3,
+        )
 
 
 def _materialise(plan: Plan, model: nn.Module, device: torch.device) -> None:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import ParametrizationList
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
@@ -282,6 +283,31 @@ def _kinds(kind: type) -> tuple[str, ...]:
 
 
 # ---- What no plan takes.
+
+
+def check_written(argument: str, model: nn.Module) -> None:
+    """Raise ValueError for a model that is not the module as it was written.
+
+    Layers of a traced, scripted or exported model, and those of which no input has shown the size,
+    cannot be read.
+    """
+    compiled = ""
+    if isinstance(model, torch.jit.ScriptModule):
+        compiled = "a model that torch.jit traced or scripted"
+    elif isinstance(model, torch.fx.GraphModule) and "eval" in vars(model):
+        # Only torch.export writes its own over the method.
+        compiled = "a model that torch.export made"
+    if compiled:
+        raise InputError(
+            f"{argument} is {compiled}, whose layers cannot be read. Pass the module that it was "
+            "made from; trace, script or export it after plan.apply_."
+        )
+    lazy = [name for name, p in model.named_parameters() if is_lazy(p)]
+    if lazy:
+        raise InputError(
+            f"{argument} has lazy parameters without a size: {quoted(lazy, 3)}. Call it once with "
+            "an input before you pass it; let make_model= do that in the constructor."
+        )
 
 
 def check_plannable(model: nn.Module, *, scaled: bool = False) -> None:
@@ -557,6 +583,12 @@ def alike(name: str, blocks: Blocks, places: Mapping[Place, Sequence[str]]) -> s
     return there[min(number, inner)]
 
 
+PARAMETER_LISTS = (
+    "Lists of parameters do not show which of them make a block: let a module hold those of each, "
+    "and one nn.ModuleList the modules."
+)
+
+
 def counterpart(
     t: TensorInfo,
     blocks: Blocks,
@@ -565,6 +597,10 @@ def counterpart(
 ) -> TensorInfo:
     """Return the base's tensor for one of the model; raise ValueError where there is none."""
     name = alike(t.name, blocks, places)
+    if name is None and isinstance(t.owner, nn.ParameterList | nn.ParameterDict):
+        raise InputError(
+            f"{t.name!r} is in a list of parameters that is shorter in the base. {PARAMETER_LISTS}"
+        )
     if name is None or len(base[name].shape) != len(t.shape):
         raise InputError(
             f"The base model has no block of the kind that {t.name!r} is in, or no such tensor of "

@@ -31,7 +31,7 @@ from nfd.scaling.constructors import has_argument
 from nfd.scaling.entries import Entry
 from nfd.scaling.find_law import law_of
 from nfd.scaling.groups import check_kind, optimizer_of
-from nfd.scaling.initialise import initialise_
+from nfd.scaling.initialise import initialise_, warn_of_meta
 from nfd.scaling.kept_rates import check_rates, warn_of_lost_ratios
 from nfd.scaling.model import block_of, stacks_of, unwrapped
 from nfd.scaling.optimizers import OptimizerLaw
@@ -403,6 +403,7 @@ class Plan(Shown):
         # this one, which is the default of the optimizer's class otherwise.
         optimizer.defaults["lr"] = lr
         warn_of_lost_ratios(optimizer)
+        warn_of_meta(model)
         return optimizer
 
     def _follows(self, option: str) -> bool:

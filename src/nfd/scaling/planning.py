@@ -30,7 +30,7 @@ from nfd.scaling.find_law import law_of
 from nfd.scaling.folding import fold, unscaled
 from nfd.scaling.forward_factors import forward_factors
 from nfd.scaling.initial_entries import initial_entries
-from nfd.scaling.model import check_plannable
+from nfd.scaling.model import check_plannable, check_written
 from nfd.scaling.optimizers import OptimizerLaw
 from nfd.scaling.plan import Plan
 from nfd.scaling.plans_itself import PlansItself, defaults_of, told_by
@@ -111,6 +111,9 @@ def plan(
     """
     if not isinstance(model, nn.Module):
         raise InputTypeError(f"model must be a torch.nn.Module; got {type(model).__name__}.")
+    check_written("model", model)
+    if isinstance(base, nn.Module):
+        check_written("base", base)
     default_rule, default_optimizer = defaults_of(model)
     rule_name = default_rule if rule is None else rule
     chosen_rule = rule_named(rule_name)

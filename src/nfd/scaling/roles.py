@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, cast
@@ -17,8 +17,10 @@ from nfd.core.words import quoted
 from nfd.scaling.adapters import first_of_adapters
 from nfd.scaling.constants import Factors, Logits, factors_of, logits_of
 from nfd.scaling.fans import Fans, fans_of
-from nfd.scaling.graph import Operation, operations, parameters_of
+from nfd.scaling.graph import Operation, operations, parameters_of, saved_value
+from nfd.scaling.made_matrices import Made, made_matrices
 from nfd.scaling.model import (
+    PARAMETER_LISTS,
     Blocks,
     Scaled,
     TensorInfo,
@@ -77,6 +79,9 @@ class Shown:
         within: what writes the stream after the sum on whose side way its branch stands.
         uses: in how many branches it acts, which are several in blocks that are applied again and
             again.
+        is_stack: whether it holds the parameters of several layers: branches apply other slices of
+            it.
+        made: how a matrix is made of it that no factor of it scales; None where none is.
     """
 
     act: Decision | None
@@ -86,6 +91,8 @@ class Shown:
     factors: Factors
     within: frozenset[str] = frozenset()
     uses: int = 1
+    is_stack: bool = False
+    made: Made | None = None
 
 
 @dataclass(frozen=True)
@@ -177,6 +184,8 @@ def trace(model: nn.Module, sample: Any) -> Trace:
     )
     fans = fans_of(ran)
     uses = _uses(streams.branches.values())
+    stacks = _stacks(streams.branches.values())
+    made = made_matrices(ran)
     shown = {}
     for name, of_tensor in factors.items():
         is_both = bool(of_tensor.looked_up and of_tensor.applied)
@@ -188,6 +197,8 @@ def trace(model: nn.Module, sample: Any) -> Trace:
             factors=of_tensor,
             within=parts.within.get(name, frozenset()),
             uses=uses[name],
+            is_stack=name in stacks,
+            made=made.get(name),
         )
     attends = any(_ATTENTION.search(operation.name) for operation in ran)
     trace_of_pass = Trace(shown, frozenset(parts.unscaled), attends, logits_of(ran))
@@ -326,23 +337,63 @@ def _skip(name: str, branches: Iterable[Branch]) -> Decision:
     return "skip", "multiplies the residual stream"
 
 
-def _uses(branches: Iterable[Branch]) -> Counter[str]:
-    """Count in how many branches each parameter acts.
+def _each_once(branches: Iterable[Branch]) -> Iterator[list[Operation]]:
+    """Yield what runs in every branch and in none before.
 
     What a branch reads from another stream, as a decoder reads its encoder, has acted before, in
     branches of its own.
     """
-    uses = Counter[str]()
     before = set[Operation]()
     for branch in branches:
         new = [operation for operation in branch.inside if operation not in before]
         before.update(new)
+        yield new
+
+
+def _uses(branches: Iterable[Branch]) -> Counter[str]:
+    """Count in how many branches each parameter acts."""
+    uses = Counter[str]()
+    for new in _each_once(branches):
         acting = set[Operation]()
         for operation in new:
             for weight in operation.weights:
                 acting |= parameters_of(weight)
         uses.update(cast(str, parameter.tensor) for parameter in acting)
     return uses
+
+
+# Operations that take one slice of a tensor, and what autograd keeps of its place; others give all
+# slices at once.
+_SLICES = {"Select": ("dim", "index"), "Slice": ("dim", "start", "end")}
+_CUTS = ("Unbind", "Split", "SplitWithSizes", "UnsafeSplit")
+
+
+def _stacks(branches: Iterable[Branch]) -> set[str]:
+    """Find the parameters of which branches apply different slices."""
+    stacks = set[str]()
+    slices_before: dict[str, set[Any]] = {}
+    for new in _each_once(branches):
+        slices: dict[str, set[Any]] = {}
+        for operation in new:
+            for taken in operation.operands:
+                source = taken.operands[0] if taken.operands else None
+                if source is not None and source.tensor is not None:
+                    slices.setdefault(source.tensor, set()).update(_slices(operation, taken))
+        for name, of_branch in slices.items():
+            if of_branch and slices_before.setdefault(name, of_branch) != of_branch:
+                stacks.add(name)
+    return stacks
+
+
+def _slices(operation: Operation, taken: Operation) -> list[tuple[Any, ...]]:
+    """Say which slices of a parameter an operation takes; none where ``taken`` is not a slice."""
+    if taken.name in _SLICES:
+        place = [saved_value(taken.node, part) for part in _SLICES[taken.name]]
+        return [(taken.name, *place)]
+    if taken.name in _CUTS:
+        outputs = operation.node.next_functions
+        return [(taken.name, number) for node, number in outputs if node is taken.node]
+    return []
 
 
 def _what_interrupts(branch: Branch) -> str:
@@ -442,10 +493,11 @@ def anatomy(
     traced = _trace_of(model, base, infos, blocks, sample)
     infos |= _fans_by_trace(infos, traced)
     interrupted = _interrupted(traced, block_names)
-    if chosen.scales_depth:
-        _check_stream(rule, block_names, interrupted, traced)
     by_user = _by_user(infos, roles)
     decisions = _on_streams(traced, block_names)
+    if chosen.scales_depth:
+        _check_stream(rule, infos, block_names, interrupted, traced)
+        _check_stacks(rule, infos, traced, block_names, decisions | by_user)
     decisions |= _in_blocks(infos, traced, block_names, interrupted)
     decisions |= by_user
     if chosen.scales_depth and chosen.exponent != 1:
@@ -656,7 +708,13 @@ def _interrupted(traced: Trace, blocks: Blocks) -> dict[str, str]:
     return interrupted
 
 
-def _check_stream(rule: str, blocks: Blocks, interrupted: Mapping[str, str], traced: Trace) -> None:
+def _check_stream(
+    rule: str,
+    infos: Mapping[str, TensorInfo],
+    blocks: Blocks,
+    interrupted: Mapping[str, str],
+    traced: Trace,
+) -> None:
     """Raise ValueError for a model without a residual stream that passes from block to block."""
     repeated = [
         name for name, shown in traced.tensors.items() if shown.uses > 1 and container_of(name)
@@ -669,6 +727,17 @@ def _check_stream(rule: str, blocks: Blocks, interrupted: Mapping[str, str], tra
             f"{first!r} acts in {traced.tensors[first].uses} branches. If one block is "
             f"applied again and again, name it: blocks={block!r}. Or take rule='mup'."
         )
+    lists = []
+    for name, shown in traced.tensors.items():
+        is_listed = isinstance(infos[name].owner, nn.ParameterList | nn.ParameterDict)
+        if is_listed and shown.act is not None:
+            lists.append(name)
+    if not blocks and lists:
+        raise InputError(
+            f"Rule {rule!r} needs residual blocks; none were found, and {quoted(lists, 3)} are in "
+            f"lists of parameters. {PARAMETER_LISTS} Or take rule='mup' with a base of the same "
+            "depth."
+        )
     if not blocks:
         raise InputError(
             f"Rule {rule!r} needs residual blocks; none were found. Pass blocks='path.to.blocks.*' "
@@ -679,6 +748,32 @@ def _check_stream(rule: str, blocks: Blocks, interrupted: Mapping[str, str], tra
         raise InputError(
             f"Rule {rule!r} needs a residual stream that passes from block to block unchanged; "
             f"between those of {container or 'the model'!r} it {what}."
+        )
+
+
+def _check_stacks(
+    rule: str,
+    infos: Mapping[str, TensorInfo],
+    traced: Trace,
+    blocks: Blocks,
+    decided: Collection[str],
+) -> None:
+    """Raise ValueError for matrices and biases of several blocks that one tensor holds.
+
+    Left out are those whose role is decided already, such as numbers that multiply the stream.
+    """
+    stacks = []
+    for name, shown in traced.tensors.items():
+        info = infos[name]
+        is_outside = block_of(name, blocks) is None and name not in decided
+        if shown.is_stack and is_outside and len(info.shape) > 1 and info.parameter.requires_grad:
+            stacks.append(name)
+    if stacks:
+        raise InputError(
+            f"Rule {rule!r} scales the tensors of every block by its place in the branch; "
+            f"{quoted(stacks)} hold a slice for each of several blocks. Let every block hold its "
+            "slice as a parameter of its own, such as an nn.Linear in the modules of one "
+            "nn.ModuleList. Or take rule='mup', which keeps depth out."
         )
 
 

@@ -35,7 +35,7 @@ from nfd.meters.updates import (
 from nfd.report.shown import Shown
 from nfd.scaling.held import held_as_planned
 from nfd.scaling.initialise import drawn
-from nfd.scaling.model import TensorInfo, check_plannable, modules, whole
+from nfd.scaling.model import TensorInfo, check_plannable, in_any_block, modules, whole
 from nfd.scaling.plan import Plan
 from nfd.scaling.planning import plan as plan_of
 from nfd.scaling.rules import rule_named
@@ -256,6 +256,7 @@ class Watch(Shown):
             "rows": self.table,
             "losses": list(self.losses.items()),
         }
+        state["shapes"] = self._shapes()
         state["signs"] = self._signs.state_dict()
         state["verified"] = asdict(self._verified)
         state["notified"] = [list(key) for key in sorted(self._notified)]
@@ -271,6 +272,24 @@ class Watch(Shown):
             }
         return state
 
+    def _shapes(self) -> dict[str, list[int]]:
+        """The shapes of the tensors, those of one name in all blocks once."""
+        blocks = frozenset(self._plan.blocks)
+        return {
+            in_any_block(name, blocks): list(entry.shape)
+            for name, entry in self._plan.entries.items()
+        }
+
+    def _check_shapes(self, state: Mapping[str, Any]) -> None:
+        """Raise ValueError for the state of a model of another width; earlier ones do not say."""
+        shapes = state.get("shapes", {}) if isinstance(state, Mapping) else {}
+        for name, shape in self._shapes().items():
+            if name in shapes and list(shapes[name]) != shape:
+                raise InputError(
+                    f"state is of a watch of another model: its {name!r} is {list(shapes[name])}, "
+                    f"and here it is {shape}. Load it into a watch of a model of the same sizes."
+                )
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue an earlier watch of the same model and sample, as if there had been no stop.
 
@@ -283,6 +302,7 @@ class Watch(Shown):
         Raises:
             ValueError: if it is not such a state, or is the state of another model.
         """
+        self._check_shapes(state)
         try:
             definition = int(state.get("definition", 1))
             stored = [WatchRow(**row) for row in state["rows"]]
