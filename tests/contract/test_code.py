@@ -26,7 +26,7 @@ import pytest
 import torch
 from tests.contract.common import ResidualMLP, batches
 from torch import nn
-from torch.nn import functional as F
+from torch.nn import functional
 
 import nfd
 
@@ -502,14 +502,14 @@ def test_a_warning_comes_once_and_shows_the_callers_line(tmp_path: Path) -> None
 CE = nn.CrossEntropyLoss
 LIBRARY: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
     "class of a loss": (nn.L1Loss, nn.MSELoss),
-    "function of a loss": (lambda: F.l1_loss, lambda: F.mse_loss),
+    "function of a loss": (lambda: functional.l1_loss, lambda: functional.mse_loss),
     "bound method": (lambda: nn.L1Loss().forward, lambda: nn.MSELoss().forward),
     "number": (lambda: CE(label_smoothing=0.0), lambda: CE(label_smoothing=0.6)),
     "another number": (lambda: nn.HuberLoss(delta=1.0), lambda: nn.HuberLoss(delta=0.1)),
     "buffer": (lambda: CE(torch.ones(4)), lambda: CE(torch.tensor([1.0, 1.0, 1.0, 5.0]))),
     "partial": (
-        lambda: functools.partial(F.cross_entropy, label_smoothing=0.1),
-        lambda: functools.partial(F.cross_entropy, label_smoothing=0.2),
+        lambda: functools.partial(functional.cross_entropy, label_smoothing=0.1),
+        lambda: functools.partial(functional.cross_entropy, label_smoothing=0.2),
     ),
     "hook": (CE, lambda: hooked(CE())),
     "by name": (lambda: "cross-entropy", CE),

@@ -313,7 +313,11 @@ class _Walk:
             if name in as_new and (content is as_new[name] or not (content or as_new[name])):
                 continue
             # hooks have the next numbers of a process as keys
-            if name in as_new and isinstance(content, dict) and all(type(k) is int for k in content):
+            if (
+                name in as_new
+                and isinstance(content, dict)
+                and all(type(k) is int for k in content)
+            ):
                 content = list(content.values())
             if self._attributes.may_only_change(name, content):
                 self._changed.append((name, content, type(holder)))
