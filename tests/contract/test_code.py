@@ -5,6 +5,7 @@ the same one.
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import os
 import re
@@ -16,7 +17,7 @@ import types
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -25,6 +26,7 @@ import pytest
 import torch
 from tests.contract.common import ResidualMLP, batches
 from torch import nn
+from torch.nn import functional
 
 import nfd
 
@@ -493,3 +495,355 @@ def test_a_warning_comes_once_and_shows_the_callers_line(tmp_path: Path) -> None
         sweep.run([trial(Maker(torch.tanh))])
         sweep.run([trial(Maker(torch.sigmoid))])
     assert [(w.category.__name__, w.filename) for w in caught] == [("UsageWarning", __file__)]
+
+
+# ---- losses and optimizers of libraries, and what code reads of objects
+
+CE = nn.CrossEntropyLoss
+LIBRARY: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
+    "class of a loss": (nn.L1Loss, nn.MSELoss),
+    "function of a loss": (lambda: functional.l1_loss, lambda: functional.mse_loss),
+    "bound method": (lambda: nn.L1Loss().forward, lambda: nn.MSELoss().forward),
+    "number": (lambda: CE(label_smoothing=0.0), lambda: CE(label_smoothing=0.6)),
+    "another number": (lambda: nn.HuberLoss(delta=1.0), lambda: nn.HuberLoss(delta=0.1)),
+    "buffer": (lambda: CE(torch.ones(4)), lambda: CE(torch.tensor([1.0, 1.0, 1.0, 5.0]))),
+    "partial": (
+        lambda: functools.partial(functional.cross_entropy, label_smoothing=0.1),
+        lambda: functools.partial(functional.cross_entropy, label_smoothing=0.2),
+    ),
+    "hook": (CE, lambda: hooked(CE())),
+    "by name": (lambda: "cross-entropy", CE),
+}
+OPTIMIZERS: dict[str, tuple[Any, Any]] = {
+    "class": (torch.optim.AdamW, torch.optim.NAdam),
+    "momentum": (
+        functools.partial(torch.optim.SGD, momentum=0.0),
+        functools.partial(torch.optim.SGD, momentum=0.9),
+    ),
+    "betas": (
+        functools.partial(torch.optim.AdamW, betas=(0.9, 0.95)),
+        functools.partial(torch.optim.AdamW, betas=(0.8, 0.95)),
+    ),
+    "none": (None, torch.optim.SGD),
+}
+
+
+def hooked(loss: nn.Module) -> nn.Module:
+    loss.register_forward_hook(lambda module, inputs, output: 2 * output)
+    return loss
+
+
+@pytest.mark.parametrize("part", LIBRARY)
+def test_losses_of_libraries_have_names_and_settings(part: str) -> None:
+    def key(loss: Any) -> str:
+        return trial(ResidualMLP, nfd.Task(BATCHES, loss=loss)).key
+
+    first, second = LIBRARY[part]
+    assert key(first()) == key(first())
+    assert key(second()) == key(second())
+    assert key(first()) != key(second())
+
+
+@pytest.mark.parametrize("part", OPTIMIZERS)
+def test_optimizers_of_libraries_have_names_and_settings(part: str, sweep: nfd.Sweep) -> None:
+    first, second = (nfd.Task(BATCHES, make_optimizer=made) for made in OPTIMIZERS[part])
+    sweep.run([trial(ResidualMLP, first)])
+    assert sweep.missing([trial(ResidualMLP, first)]) == 0
+    assert sweep.missing([trial(ResidualMLP, second)]) == 1
+
+
+def test_a_registered_law_over_a_partial_of_a_library_has_its_arguments() -> None:
+    def key(momentum: float) -> str:
+        make = functools.partial(torch.optim.SGD, momentum=momentum)
+        law = nfd.OptimizerLaw("of-library", make, degree=1.0)
+        nfd.register_optimizer(law, replace=True)
+        return trial(ResidualMLP, optimizer="of-library").key
+
+    assert key(0.0) == key(0.0)
+    assert key(0.0) != key(0.9)
+
+
+def test_a_law_of_the_library_has_no_code_and_another_one_under_its_name_has() -> None:
+    library = trial(ResidualMLP, optimizer="sgd")
+    assert "optimizer" not in library.settings["code"]
+    law = library.family.law
+    nfd.register_optimizer(replace(law, make="torch.optim:Adagrad"), replace=True)
+    try:
+        assert "optimizer" in trial(ResidualMLP, optimizer="sgd").settings["code"]
+    finally:
+        nfd.register_optimizer(law, replace=True)
+    assert trial(ResidualMLP, optimizer="sgd").key == library.key
+
+
+def test_losses_by_name_have_no_code() -> None:
+    for loss in ("cross-entropy", "mse"):
+        assert "loss" not in trial(ResidualMLP, nfd.Task(BATCHES, loss=loss)).settings["code"]
+
+
+class Reading:
+    """A constructor that changes what its other methods may read, in one of many ways."""
+
+    def __init__(self, activation: Callable[[Any], Any], change: str) -> None:
+        self.config = {"activation": activation}
+        self.stack = [activation]
+        self.number = int(activation is torch.tanh)
+        self.change = change
+
+    def __call__(self, width: int, depth: int) -> nn.Module:
+        if self.change == "item":
+            self.config["width"] = torch.relu
+        elif self.change == "list":
+            self.stack.append(torch.relu)
+        else:
+            self.number += 0
+        return Network(width, depth, self.chosen)
+
+    @property
+    def chosen(self) -> Callable[[Any], Any]:
+        if self.change == "item":
+            return self.config["activation"]
+        if self.change == "list":
+            return self.stack[0]
+        return (torch.relu, torch.tanh)[self.number]
+
+
+@pytest.mark.parametrize("change", ["item", "list", "number"])
+def test_what_another_method_reads_is_code(change: str, sweep: nfd.Sweep) -> None:
+    sweep.run([trial(Reading(torch.relu, change))])
+    assert sweep.missing([trial(Reading(torch.relu, change))]) == 0
+    assert sweep.missing([trial(Reading(torch.tanh, change))]) == 1
+
+
+class Reporting(Counting):
+    """A constructor with methods that say what it has counted, which no training runs."""
+
+    def report(self) -> str:
+        return f"{self.calls} calls"
+
+    def __repr__(self) -> str:
+        return f"Reporting({self.seen})"
+
+
+@dataclass
+class Counted:
+    """A dataclass with a number that it only changes."""
+
+    activation: Any
+    calls: int = 0
+
+    def __call__(self, width: int, depth: int) -> nn.Module:
+        self.calls += 1
+        return Network(width, depth, self.activation)
+
+
+@pytest.mark.parametrize("kind", [Reporting, Counted])
+def test_what_only_reports_read_is_no_code(kind: Any, sweep: nfd.Sweep) -> None:
+    make = kind(torch.relu)
+    sweep.run([trial(make)])
+    assert make.calls > 0
+    assert sweep.missing([trial(make)]) == 0
+    assert sweep.missing([trial(kind(torch.tanh))]) == 1
+
+
+class Builder:
+    """A builder whose methods are called as those of containers."""
+
+    def __init__(self, activation: Callable[[Any], Any]) -> None:
+        self.activation = activation
+
+    def add(self, width: int, depth: int) -> nn.Module:
+        return Network(width, depth, self.activation)
+
+    def update(self, **sizes: int) -> nn.Module:
+        return Network(sizes["width"], sizes["depth"], self.activation)
+
+
+def by_add(activation: Any) -> Any:
+    builder = Builder(activation)
+    return lambda width, depth: builder.add(width, depth)
+
+
+def by_update(activation: Any) -> Any:
+    config = Builder(activation)
+    return lambda width, depth: config.update(width=width, depth=depth)
+
+
+def by_a_tensor(activation: Any) -> Any:
+    table = torch.tensor([float(activation is torch.tanh)])
+    return lambda width, depth: Network(
+        width, depth, torch.tanh if table.add(0).item() else torch.relu
+    )
+
+
+def by_a_sorted_tensor(activation: Any) -> Any:
+    table = torch.tensor([float(activation is torch.tanh)])
+    return lambda width, depth: Network(
+        width, depth, torch.tanh if table.sort()[0].item() else torch.relu
+    )
+
+
+def as_a_key(activation: Any) -> Any:
+    place = int(activation is torch.tanh)
+
+    def make_model(width: int, depth: int) -> nn.Module:
+        activations = {0: torch.tanh, 1: torch.relu}
+        activations[1 - place] = torch.sigmoid
+        return Network(width, depth, activations[0 + place])
+
+    return make_model
+
+
+def by_a_cycle(activation: Any) -> Any:
+    activations = itertools.cycle([activation])
+    return lambda width, depth: Network(width, depth, next(activations))
+
+
+@pytest.mark.parametrize("make", [by_add, by_update, by_a_tensor, by_a_sorted_tensor, as_a_key])
+def test_methods_that_are_called_as_changes_are_code(make: Any, sweep: nfd.Sweep) -> None:
+    sweep.run([trial(make(torch.relu))])
+    assert sweep.missing([trial(make(torch.relu))]) == 0
+    assert sweep.missing([trial(make(torch.tanh))]) == 1
+
+
+def test_an_iterator_is_like_no_other(sweep: nfd.Sweep) -> None:
+    make = by_a_cycle(torch.relu)
+    sweep.run([trial(make)])
+    assert sweep.missing([trial(make)]) == 0
+    assert sweep.missing([trial(by_a_cycle(torch.tanh))]) == 1
+
+
+def chosen_by_name(kind: str, act: Callable[[Any], Any]) -> Callable[[int, int], nn.Module]:
+    """A constructor of a module of its own, which finds its activation in globals()."""
+    module = types.ModuleType("found")
+    vars(module).update(Network=Network, act=act, KIND=kind)
+    source = """
+        def act_of_choice(x):
+            return ACT(x)
+
+        def make_model(width, depth):
+            return Network(width, depth, globals()["act_" + KIND])
+    """
+    exec(dedent(source.replace("ACT", "act.__call__")), vars(module))
+    make: Callable[[int, int], nn.Module] = vars(module)["make_model"]
+    return make
+
+
+def test_functions_that_code_finds_by_globals_are_code(sweep: nfd.Sweep) -> None:
+    sweep.run([trial(chosen_by_name("of_choice", torch.relu))])
+    assert sweep.missing([trial(chosen_by_name("of_choice", torch.relu))]) == 0
+    assert sweep.missing([trial(chosen_by_name("of_choice", torch.tanh))]) == 1
+
+
+def test_a_function_in_the_place_of_pytorchs_is_code(
+    sweep: nfd.Sweep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make_model(width: int, depth: int) -> nn.Module:
+        return Network(width, depth, nn.GELU())
+
+    sweep.run([trial(make_model)])
+    with monkeypatch.context() as patched:
+        patched.setattr(F, "gelu", lambda x, approximate="none": x)
+        assert sweep.missing([trial(make_model)]) == 1
+    with monkeypatch.context() as patched:
+        patched.setattr(nn.Linear, "reset_parameters", lambda self: None)
+        assert sweep.missing([trial(make_model)]) == 1
+    assert sweep.missing([trial(make_model)]) == 0
+
+
+# ---- losses and schedules that count, and batches that change
+
+
+class Warming(nn.Module):
+    """A loss that grows with every call of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, outputs: Any, targets: Any) -> Any:
+        self.calls += 1
+        return cross_entropy(outputs, targets) * self.calls
+
+
+def warming() -> Callable[[Any, Any], Any]:
+    calls = 0
+
+    def count() -> int:
+        nonlocal calls
+        calls += 1
+        return calls
+
+    return lambda outputs, targets: cross_entropy(outputs, targets) * count()
+
+
+class Falling:
+    """A schedule that falls with every call of it."""
+
+    def __init__(self) -> None:
+        self.factor = 1.0
+
+    def __call__(self, step: int) -> float:
+        self.factor *= 0.5
+        return self.factor
+
+
+COUNTING: dict[str, Callable[[], dict[str, Any]]] = {
+    "loss": lambda: {"loss": Warming()},
+    "method": lambda: {"loss": Warming().forward},
+    "closure": lambda: {"loss": warming()},
+    "partial": lambda: {"loss": functools.partial(warming())},
+    "schedule": lambda: {"schedule": Falling()},
+}
+
+
+@pytest.mark.parametrize("part", COUNTING)
+def test_a_training_does_not_see_what_another_counted(part: str) -> None:
+    def losses(order: list[int]) -> dict[int, Any]:
+        task = nfd.Task(BATCHES, **COUNTING[part]())
+        family = nfd.Family(ResidualMLP, (8, 2), rule="standard")
+        asked = [nfd.Trial(family, task, 8, 2, seed, 0.01) for seed in order]
+        with nfd.Sweep(progress=False) as sweep:
+            records = [sweep.run([one])[0] for one in asked]
+            assert sweep.missing(asked) == 0
+        return {seed: record.metrics for seed, record in zip(order, records, strict=True)}
+
+    assert losses([0, 1, 2]) == losses([2, 1, 0])
+
+
+def test_a_log_in_a_closure_and_a_loss_that_cannot_be_copied_are_shared(sweep: nfd.Sweep) -> None:
+    seen = list[float]()
+    lock = threading.Lock()
+
+    def loss(outputs: Any, targets: Any) -> Any:
+        with lock:
+            value = cross_entropy(outputs, targets)
+            seen.append(value.item())
+            return value
+
+    sweep.run([trial(ResidualMLP, nfd.Task(BATCHES, loss=loss))])
+    assert len(seen) >= len(BATCHES)
+
+
+def test_batches_that_change_in_place_are_other_batches(sweep: nfd.Sweep) -> None:
+    inputs = torch.randn(4, 64, generator=torch.Generator().manual_seed(0))
+    task = nfd.Task([(inputs, torch.arange(4))] * 2)
+    asked = trial(ResidualMLP, task)
+    (before,) = sweep.run([asked])
+    assert sweep.missing([asked]) == 0
+    inputs *= 4
+    assert sweep.missing([asked, trial(ResidualMLP, task)]) == 1
+    (after,) = sweep.run([asked])
+    assert after.metrics != before.metrics
+    assert sweep.curves(asked)["loss"][0] == after.metrics["first_loss"]
+    inputs /= 4
+    assert sweep.missing([asked]) == 0
+
+
+def test_a_check_of_arrays_that_change_in_place_trains_anew() -> None:
+    inputs = torch.randn(4, 64, generator=torch.Generator().manual_seed(0)).numpy()
+    task = nfd.Task([(inputs, torch.arange(4).numpy())] * 2)
+    with nfd.Sweep(progress=False) as sweep:
+        for factor, stored in ((1, 4), (1, 4), (2, 8)):
+            inputs *= factor
+            nfd.check(ResidualMLP, task, [8, 16], [2], lr=0.01, seeds=2, sweep=sweep)
+            assert len(sweep.store.keys()) == stored

@@ -4,10 +4,11 @@ It names a constructor, a loss or an optimizer in a store of training runs, wher
 for two functions. It follows closures, defaults, bound arguments, objects, classes with their
 bases, and the global names that the code reads, as far as they are the user's. Code of libraries is
 named: by the files that were installed, except for the libraries that nfd itself computes with,
-whose upgrades change rounding only.
+whose upgrades change rounding only. Objects of libraries are named with their state.
 
-It does not see what code finds out while it runs: files, environment variables, and attributes by
-computed names. What the code writes and never reads, such as a counter or a log, does not count.
+It does not see what code finds out while it runs: files, environment variables, attributes and
+modules by computed names. An object is what ``pickle`` would store of it. What the code writes and
+never reads, such as a counter or a log, does not count.
 """
 
 from __future__ import annotations
@@ -18,14 +19,16 @@ import functools
 import importlib
 import importlib.metadata
 import importlib.util
+import io
 import os
 import sys
 import sysconfig
 import types
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import count
 from typing import Any
 
 # Standard library and nfd: a record holds the version of our numerics. The others compute what nfd
@@ -75,8 +78,12 @@ _CONSTANTS = (tuple, frozenset, types.CodeType)
 _DEEPEST = 100_000
 _READS_GLOBAL = {"LOAD_GLOBAL", "LOAD_NAME"}
 _READS = {*_READS_GLOBAL, "LOAD_DEREF", "LOAD_CLASSDEREF"}
+_READS_ATTRIBUTE = {"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"}
+_NAMING = {*_READS_GLOBAL, *_READS_ATTRIBUTE}
 _LOCAL = {*dis.haslocal, *dis.hasfree}
-# Methods that change a container and return nothing.
+# Methods that change a container and return nothing. Objects of other types have methods of these
+# names that compute, such as ``Tensor.add``.
+_CONTAINERS = (list, dict, set, deque, defaultdict, OrderedDict, Counter)
 _CHANGES = {
     "append",
     "appendleft",
@@ -93,20 +100,36 @@ _CHANGES = {
     "update",
 }
 
+# What ``v += x`` and ``v[k] = x`` only change, beside containers and arrays.
+_COUNTERS = (int, float, str)
+# Methods that decide no number of a training run, whatever they read.
+_SHOWING = {"__repr__", "__str__", "__eq__", "__hash__", "__del__"}
+# Functions by which code reads global names that it does not hold.
+_READS_ANY_GLOBAL = {"globals", "eval", "exec"}
+_IMPORTS = {"import_module", "__import__"}
+
 # What cannot be compared is known by itself: it is like no other object, and like none of another
 # process.
 _incomparable = list[Any]()
 
 
-def fingerprint(value: Any) -> str | None:
+def fingerprint(value: Any) -> str:
     """Hash what a function, a class or an object does.
-
-    None where only trusted libraries decide that.
 
     Equal code gives equal hashes in every process of one minor version of Python, whose compiler
     decides what code is. Comments, docstrings, annotations and names of local variables do not
     count.
     """
+    return _walked(value).digest.hexdigest()
+
+
+def fingerprint_of_others(value: Any) -> str | None:
+    """Hash what does more than code of nfd with plain data, as ``fingerprint`` does; else None."""
+    walk = _walked(value)
+    return walk.digest.hexdigest() if walk.has_others_code else None
+
+
+def _walked(value: Any) -> _Walk:
     walk = _Walk()
     limit = sys.getrecursionlimit()
     # Deep structures, such as a chain of a thousand modules; calls of Python do not take the stack
@@ -114,9 +137,20 @@ def fingerprint(value: Any) -> str | None:
     sys.setrecursionlimit(max(limit, _DEEPEST))
     try:
         walk.add(value)
+        for place, name, function in _patches():
+            walk.add((place, name, function))
+        walk.finish()
     finally:
         sys.setrecursionlimit(limit)
-    return walk.digest.hexdigest() if walk.has_users_code else None
+    return walk
+
+
+def logs_of(function: types.FunctionType) -> set[str]:
+    """List the names of a function's closure that it changes and never reads, such as a log."""
+    code = function.__code__
+    uses = _outer_uses(code)
+    cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
+    return {name for name, cell in cells if uses[name].only_change(_content(cell))}
 
 
 class _Walk:
@@ -124,11 +158,14 @@ class _Walk:
 
     def __init__(self) -> None:
         self.digest = blake2b(digest_size=10)
-        self.has_users_code = False
+        self.has_others_code = False
         self._visited = dict[int, int]()
         self._modules = set[tuple[str, tuple[str, ...]]]()
         # Objects made on the way, such as states: an id would be taken again if they were freed.
         self._alive = list[Any]()
+        self._attributes = _AttributesOfCode()
+        # Attributes that code changes, with their object's type: they count if code reads them.
+        self._changed = list[tuple[str, Any, type]]()
 
     # ---- one value
 
@@ -160,8 +197,8 @@ class _Walk:
             self._add_function(value)
         elif isinstance(value, types.MethodType):
             self._write("method")
-            self.add(value.__func__)
-            self._add_without_state(value.__self__, value.__func__)
+            self._attributes.texts.add(value.__name__)
+            self._add_all((value.__func__, value.__self__))
         elif isinstance(value, type):
             self._add_class(value)
         elif isinstance(value, types.ModuleType):
@@ -191,8 +228,7 @@ class _Walk:
             self._write("cached property")
             self.add(value.func)
         elif not self._add_numbers(value):
-            method = type(value).__call__ if callable(value) else None
-            self._add_without_state(value, method)
+            self._add_object(value)
 
     def _add_all(self, values: Iterable[Any]) -> None:
         for value in values:
@@ -208,7 +244,8 @@ class _Walk:
             walk._visited = dict(self._visited)
             walk._modules = set(self._modules)
             walk.add(value)
-            self.has_users_code = self.has_users_code or walk.has_users_code
+            walk.finish()
+            self.has_others_code = self.has_others_code or walk.has_others_code
             digests.append(walk.digest.hexdigest())
         self._write(*sorted(digests))
 
@@ -217,6 +254,7 @@ class _Walk:
         numpy = sys.modules.get("numpy")
         torch = sys.modules.get("torch")
         if torch is not None and type(value) in (torch.Tensor, torch.nn.Parameter):
+            self.has_others_code = True
             self._write(
                 "tensor", str(value.dtype), str(list(value.shape)), str(value.requires_grad)
             )
@@ -226,19 +264,13 @@ class _Walk:
                 self.digest.update(entries.view(torch.uint8).numpy().data)
             return True
         if numpy is not None and type(value) is numpy.ndarray and not value.dtype.hasobject:
+            self.has_others_code = True
             self._write("array", str(value.dtype), str(value.shape))
             self.digest.update(numpy.ascontiguousarray(value).tobytes())
             return True
         return False
 
-    def _add_without_state(self, value: Any, method: Any) -> None:
-        """Add an object without the attributes that a method of it writes and never reads."""
-        if isinstance(value, type | types.ModuleType):
-            self.add(value)
-        else:
-            self._add_object(value, frozenset(_state_of_self(method)))
-
-    def _add_object(self, value: Any, left_out: frozenset[str]) -> None:
+    def _add_object(self, value: Any) -> None:
         """Add an object by the parts that ``pickle`` would store.
 
         Where it has none it is added by itself.
@@ -266,20 +298,56 @@ class _Walk:
         for part in rest:
             if isinstance(part, Iterator):  # the items of a subclass of list or dict
                 self.add(list(part))
-            elif isinstance(part, dict):
-                self.add({name: content for name, content in part.items() if name not in left_out})
-            else:
-                self.add(part)
+            # of an object with __slots__ a pair
+            for state in part if type(part) is tuple else (part,):
+                if type(state) is dict:
+                    self._add_state(state, value)
+                elif not isinstance(state, Iterator):
+                    self.add(state)
+
+    def _add_state(self, state: Mapping[Any, Any], holder: Any) -> None:
+        """Add the attributes of an object; later those that the code so far only changes."""
+        self._write("state")
+        as_new = _as_new(holder)
+        for name, content in state.items():
+            if name in as_new and (content is as_new[name] or not (content or as_new[name])):
+                continue
+            # hooks have the next numbers of a process as keys
+            if (
+                name in as_new
+                and isinstance(content, dict)
+                and all(type(k) is int for k in content)
+            ):
+                content = list(content.values())
+            if self._attributes.may_only_change(name, content):
+                self._changed.append((name, content, type(holder)))
+                continue
+            self._add_all((name, content))
+
+    def finish(self) -> None:
+        """Add the attributes that code changes and other code reads.
+
+        They may hold code that reads more of them.
+        """
+        read: list[tuple[str, Any, type]] | None = None
+        while read or read is None:
+            read = [a for a in self._changed if self._attributes.are_read(a[0], a[2])]
+            self._changed = [a for a in self._changed if not any(a is other for other in read)]
+            for name, content, _ in read:
+                self._write("attribute", name)
+                self.add(content)
 
     def _add_incomparable(self, value: Any) -> None:
         """Add what cannot be pickled.
 
-        A function is added by itself, as it may be any; a lock or a file by its type.
+        A function is added by itself, as it may be any, and an iterator, as it holds what it will
+        give; a lock, a file or a counter by its type.
         """
         self._add_name(type(value))
-        if not callable(value):
+        is_iterator = isinstance(value, Iterator) and not isinstance(value, io.IOBase | count)
+        if not callable(value) and not is_iterator:
             return
-        self.has_users_code = True
+        self.has_others_code = True
         if isinstance(value, types.BuiltinFunctionType | types.MethodWrapperType):
             self._write(value.__qualname__)
             return
@@ -302,17 +370,18 @@ class _Walk:
             # What a decorator of a library wraps.
             self._add_all((function.__defaults__, function.__kwdefaults__, function.__closure__))
         else:
-            self.has_users_code = True
+            self.has_others_code = True
             self._write("function")
             self._add_code(code)
+            self._attributes.add(code)
             uses = _outer_uses(code)
             for name, value in _globals_of(function):
                 self._write("global", name)
-                if not uses[name].is_state:
+                if not uses[name].only_change(value):
                     self._add_global(value, code)
             self._add_all((function.__defaults__, function.__kwdefaults__))
             for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-                if not uses[name].is_state:
+                if not uses[name].only_change(_content(cell)):
                     self.add(cell)
         attributes = {
             name: value for name, value in vars(function).items() if name != "__wrapped__"
@@ -335,7 +404,7 @@ class _Walk:
         self._write("code", str(code.co_flags), *code.co_varnames[:parameters])
         # Python 3.11 and later keep what handles exceptions outside of the instructions.
         self.digest.update(getattr(code, "co_exceptiontable", b""))
-        instructions = list(dis.get_instructions(code))
+        instructions = _instructions(code)
         for instruction, following in zip(instructions, [*instructions[1:], None], strict=True):
             if (
                 following is not None
@@ -356,11 +425,13 @@ class _Walk:
         if _is_of_library(module, kind.__qualname__, kind):
             self._add_library(module, kind.__qualname__)
             return
-        self.has_users_code = True
+        self.has_others_code = True
         self._write("class", kind.__name__)
         self.add(kind.__bases__)
         if type(kind) is not type:
             self.add(type(kind))
+        for name, value in vars(kind).items():
+            self._attributes.add_method(name, value)
         for name, value in sorted(vars(kind).items()):
             if name not in _DERIVED:
                 self._write("attribute", name)
@@ -378,7 +449,7 @@ class _Walk:
         if is_standard or _is_library(file):
             self._add_library(module.__name__, "")
             return
-        self.has_users_code = True
+        self.has_others_code = True
         self._write("module", module.__name__)
         names = tuple(names)
         # modules may import each other
@@ -401,8 +472,9 @@ class _Walk:
     def _add_library(self, module: str, name: str) -> None:
         package = module.partition(".")[0]
         self._write("library", module, name)
+        if package not in ("nfd", "builtins"):
+            self.has_others_code = True
         if package not in _TRUSTED and package not in sys.stdlib_module_names:
-            self.has_users_code = True
             self._write(_installed(package))
 
     def _add_name(self, kind: type) -> None:
@@ -489,11 +561,17 @@ def _globals_of(function: types.FunctionType) -> list[tuple[str, Any]]:
     """
     values = dict[str, Any]()
     for code in _with_inner(function.__code__):
-        instructions = list(dis.get_instructions(code))
+        instructions = _instructions(code)
         for index, instruction in enumerate(instructions):
             name = instruction.argval
             if instruction.opname in _READS_GLOBAL and name in function.__globals__:
                 values[name] = function.__globals__[name]
+            elif instruction.opname in _READS_GLOBAL and name in _READS_ANY_GLOBAL:
+                values.update(_defined_beside(function))
+            elif instruction.opname in _NAMING and name in _IMPORTS:
+                module = instructions[index + 1].argval
+                if isinstance(module, str):
+                    values[f"import {module}"] = _imported(function, module, 0)
             elif instruction.opname == "IMPORT_NAME":
                 # Two constants come before it: how many packages up, and the names that are
                 # imported from it.
@@ -504,76 +582,219 @@ def _globals_of(function: types.FunctionType) -> list[tuple[str, Any]]:
     return sorted(values.items())
 
 
+def _defined_beside(function: types.FunctionType) -> dict[str, Any]:
+    """Return the functions and classes of a function's module, which it may read by any name."""
+    module = function.__globals__.get("__name__")
+    return {
+        name: value
+        for name, value in function.__globals__.items()
+        if isinstance(value, types.FunctionType | type) and value.__module__ == module
+    }
+
+
 @dataclass
 class _Uses:
     """How often code uses a variable or an attribute, and how many of these uses only change it."""
 
     count: int = 0
-    changes: int = 0
+    stores: int = 0  # v += x, v[k] = x
+    calls: int = 0  # v.append(x)
 
-    @property
-    def is_state(self) -> bool:
-        """Whether the code writes it and never reads it.
+    def add(self, change: str | None) -> None:
+        """Count a use, by what ``_change`` says of it."""
+        self.count += 1
+        self.stores += change == "store"
+        self.calls += change == "call"
+
+    def only_change(self, value: Any) -> bool:
+        """Whether the code writes this value and never reads it.
 
         Such a log, cache or counter decides no number.
         """
-        return 0 < self.count == self.changes
+        if not 0 < self.count == self.stores + self.calls:
+            return False
+        return _is_changed_only(value, self.calls > 0)
+
+
+def _is_changed_only(value: Any, by_method: bool) -> bool:
+    """Whether what looks like a change of a value is nothing more, by its type."""
+    if by_method:
+        return type(value) in _CONTAINERS
+    is_array = type(value).__module__.partition(".")[0] in ("torch", "numpy")
+    return type(value) in (*_CONTAINERS, *_COUNTERS) or is_array
+
+
+class _AttributesOfCode:
+    """The attributes that the code of a walk reads, and those that it only changes, by name."""
+
+    def __init__(self) -> None:
+        # texts in code, and names of attributes and globals that it reads: code calls no others
+        self.texts = set[str]()
+        self._uses = defaultdict[str, _Uses](_Uses)
+        # by the name of a method; under None by functions, which whoever holds them may call
+        self._read = defaultdict[str | None, set[str]](set)
+        self._methods = dict[int, str]()
+
+    def add_method(self, name: str, value: Any) -> None:
+        """Note what stands in a class under a name, before its code is added."""
+        parts = [value, *(getattr(value, part, None) for part in _PARTS_OF_METHOD)]
+        for part in parts:
+            while isinstance(part, types.FunctionType):
+                self._methods[id(part.__code__)] = name
+                part = getattr(part, "__wrapped__", None)
+
+    def add(self, code: types.CodeType) -> None:
+        """Add the code of a function, with the functions inside of it."""
+        method = self._methods.get(id(code))
+        for part in _with_inner(code):
+            names, texts, uses = _uses_of_attributes(part)
+            self.texts |= names
+            self._read[method] |= texts
+            for name, change in uses:
+                self._uses[name].add(change)
+                if change is None:
+                    self._read[method].add(name)
+
+    def may_only_change(self, name: Any, content: Any) -> bool:
+        """Whether code changes an attribute, so that it counts only if other code reads it."""
+        if name not in self._uses:
+            return False
+        uses = self._uses[name]
+        return uses.stores + uses.calls > 0 and _is_changed_only(content, uses.calls > 0)
+
+    def are_read(self, name: str, holder: type) -> bool:
+        """Whether code that a training may run reads an attribute of an object of some type."""
+        for method, names in self._read.items():
+            is_special = str(method).startswith("__") and method not in _SHOWING
+            if name in names and (method is None or is_special or method in self.texts):
+                return True
+        return name in _names_in_libraries(holder)
+
+
+# where a property, a static method or a cached property has its functions
+_PARTS_OF_METHOD = ("fget", "fset", "fdel", "__func__", "func")
+
+
+@functools.lru_cache(maxsize=4096)
+def _uses_of_attributes(
+    code: types.CodeType,
+) -> tuple[set[str], set[str], list[tuple[str, str | None]]]:
+    """List names and texts in code, its texts, and its uses of attributes with ``_change``."""
+    texts = {constant for constant in code.co_consts if isinstance(constant, str)}
+    instructions = _instructions(code)
+    uses = list[tuple[str, str | None]]()
+    for index, instruction in enumerate(instructions):
+        if instruction.opname not in _READS_ATTRIBUTE:
+            continue
+        name = instruction.argval
+        # self.a += x copies self first
+        is_counted = instructions[index - 1].opname == "COPY" and any(
+            later.opname == "STORE_ATTR" and later.argval == name
+            for later in instructions[index + 1 :]
+        )
+        following = instructions[index + 1 : index + 5]
+        uses.append((name, "store" if is_counted else _change(following, name)))
+    return {*code.co_names, *texts}, texts, uses
+
+
+@functools.lru_cache(maxsize=1024)
+def _names_in_libraries(kind: type) -> set[str]:
+    """List the names in the methods of the classes of libraries that a class derives from."""
+    names = set[str]()
+    for base in kind.__mro__:
+        if _is_of_library(str(base.__module__), base.__qualname__, base):
+            for value in vars(base).values():
+                if isinstance(value, types.FunctionType):
+                    names |= _names(value.__code__)
+    return names
 
 
 def _outer_uses(code: types.CodeType) -> dict[str, _Uses]:
     """How a function, and the functions inside of it, use outer variables, by their names."""
     uses = defaultdict[str, _Uses](_Uses)
     for part in _with_inner(code):
-        instructions = list(dis.get_instructions(part))
+        instructions = _instructions(part)
         for index, instruction in enumerate(instructions):
             if instruction.opname in _READS:
                 name = instruction.argval
-                uses[name].count += 1
-                uses[name].changes += _is_change(instructions[index + 1 : index + 5], name)
+                uses[name].add(_change(instructions[index + 1 : index + 5], name))
     return uses
 
 
-def _state_of_self(function: Any) -> set[str]:
-    """The attributes of its object that a method writes and never reads."""
-    code = getattr(function, "__code__", None)
-    if code is None or not code.co_varnames:
-        return set()
-    uses = defaultdict[str, _Uses](_Uses)
-    instructions = list(dis.get_instructions(code))
-    for index, instruction in enumerate(instructions):
-        if instruction.argval != code.co_varnames[0] or not instruction.opname.startswith(
-            "LOAD_FAST"
-        ):
-            continue
-        following = instructions[index + 1 : index + 7]
-        names = [later.opname for later in following]
-        if names[:2] == ["COPY", "LOAD_ATTR"]:  # self.a += x
-            uses[following[1].argval].count += 1
-            uses[following[1].argval].changes += 1
-        elif names[:1] == ["LOAD_ATTR"]:
-            name = following[0].argval
-            uses[name].count += 1
-            uses[name].changes += _is_change(following[1:], name)
-    return {name for name, use in uses.items() if use.is_state}
+def _change(following: Sequence[dis.Instruction], name: str) -> str | None:
+    """Say how the instructions after the one that reads a variable only change it; None otherwise.
 
-
-def _is_change(following: Sequence[dis.Instruction], name: str) -> bool:
-    """Whether the instructions after the one that reads a variable only change it.
-
-    Nothing then sees its value. ``v.append(x)`` calls a method that returns nothing; ``v[k] = x``
-    ends with variable, key and STORE_SUBSCR, ``v[k] += x`` copies variable and key first; ``v +=
-    1`` stores what it read under the same name.
+    Nothing then sees its value. ``v.append(x)``, a "call", is of a method that returns nothing;
+    ``v[k] = x``, a "store", ends with variable, key and STORE_SUBSCR, ``v[k] += x`` copies variable
+    and key first; ``v += 1`` stores what it read under the same name.
     """
     names = [instruction.opname for instruction in following]
     if names[:1] in (["LOAD_METHOD"], ["LOAD_ATTR"]):
-        return following[0].argval in _CHANGES
-    if names[1:2] == ["STORE_SUBSCR"] or names[1:3] == ["COPY", "COPY"]:
-        return True
+        return "call" if following[0].argval in _CHANGES else None
+    has_key = names[:1] != [] and names[0].startswith("LOAD_")
+    if has_key and (names[1:2] == ["STORE_SUBSCR"] or names[1:3] == ["COPY", "COPY"]):
+        return "store"
     is_counted = names[:2] == ["LOAD_CONST", "BINARY_OP"] and names[2:3] in (
         ["STORE_GLOBAL"],
         ["STORE_DEREF"],
     )
-    return is_counted and following[2].argval == name
+    return "store" if is_counted and following[2].argval == name else None
+
+
+@functools.lru_cache(maxsize=4096)
+def _instructions(code: types.CodeType) -> list[dis.Instruction]:
+    return list(dis.get_instructions(code))
+
+
+def _as_new(value: Any) -> Mapping[str, Any]:
+    """Return what every module of PyTorch holds when it is new, such as no hooks.
+
+    Which attributes these are differs from version to version. Nothing if the value is no module.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(value, torch.nn.Module):
+        return {}
+    return _new_module()
+
+
+@functools.cache
+def _new_module() -> Mapping[str, Any]:
+    module: object = sys.modules["torch"].nn.Module()
+    return vars(module)
+
+
+def _patches() -> list[tuple[str, str, types.FunctionType]]:
+    """List functions of the user's in the place of functions and methods of PyTorch."""
+    if "torch.optim" not in sys.modules:
+        return []
+    found = list[tuple[str, str, types.FunctionType]]()
+    for place, content in _patched_places():
+        for name, value in list(content.items()):
+            if type(value) is not types.FunctionType:
+                continue
+            file = value.__code__.co_filename
+            if file not in _library_files and not _is_library(file):
+                found.append((place, name, value))
+            else:
+                _library_files.add(file)
+    return found
+
+
+# The files of functions that were found in PyTorch; "<string>" is of the one that it makes itself.
+_library_files = {"<string>"}
+
+
+@functools.cache
+def _patched_places() -> list[tuple[str, Mapping[str, Any]]]:
+    """List the modules and classes of PyTorch whose functions are looked at, with their content."""
+    torch = sys.modules["torch"]
+    modules = [torch.nn.functional, torch.nn.init]
+    classes = {torch.Tensor}
+    for module in (torch.nn, torch.optim):
+        classes |= {value for value in vars(module).values() if isinstance(value, type)}
+    named = sorted(classes, key=lambda kind: f"{kind.__module__}.{kind.__qualname__}")
+    places = [(module.__name__, vars(module)) for module in modules]
+    return places + [(f"{kind.__module__}.{kind.__qualname__}", vars(kind)) for kind in named]
 
 
 def _with_inner(code: types.CodeType) -> list[types.CodeType]:

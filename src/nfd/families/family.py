@@ -15,7 +15,7 @@ from torch import nn
 
 from nfd.core.checks import check_choice, check_count, check_patterns, check_seed, check_takes
 from nfd.core.errors import InputError, InputTypeError
-from nfd.core.fingerprint import fingerprint
+from nfd.core.fingerprint import fingerprint, fingerprint_of_others
 from nfd.core.modes import told_type, users_type
 from nfd.core.names import BASE, MOST, RESOLUTION, WIDEST, NetworkWeights, RuleName
 from nfd.core.random import derive, global_streams
@@ -24,7 +24,7 @@ from nfd.families.network import Network, ResNet
 from nfd.scaling.base import MakeModel, check_constructor, instance
 from nfd.scaling.find_law import law_of
 from nfd.scaling.model import blocks_of, tensors
-from nfd.scaling.optimizers import LAWS, OptimizerLaw, register_optimizer
+from nfd.scaling.optimizers import LAWS, OF_THE_LIBRARY, OptimizerLaw, register_optimizer
 from nfd.scaling.plan import Plan
 from nfd.scaling.planning import checked_roles, plan
 from nfd.scaling.plans_itself import defaults_of, told_by
@@ -171,8 +171,11 @@ class Family:
             self._plans.clear()
 
     def _hash_code(self) -> None:
-        self._hashes["make_model"] = fingerprint(self.make_model)
-        self._hashes["optimizer"] = fingerprint(self.law)
+        self._hashes["make_model"] = self._hash_of_constructor()
+        self._hashes["optimizer"] = _hash_of_law(self.law)
+
+    def _hash_of_constructor(self) -> str | None:
+        return fingerprint(self.make_model)
 
     @property
     def resolution(self) -> float | None:
@@ -217,7 +220,7 @@ class Family:
         changed = replace(self, **changes)
         changed._hashes.update(self._hashes)
         if self._hashes and changed.optimizer != self.optimizer:
-            changed._hashes["optimizer"] = fingerprint(changed.law)
+            changed._hashes["optimizer"] = _hash_of_law(changed.law)
         return changed
 
     def plan(self, width: int, depth: int) -> Plan:
@@ -347,6 +350,16 @@ def _loses_numbers(module: nn.Module, planned: Plan) -> bool:
     return any(p.is_meta for p in needed)
 
 
+def _hash_of_law(law: OptimizerLaw) -> str | None:
+    """Hash a law with the law of what it leaves; None where both are the library's by their names.
+
+    Trials under these keep the keys that they have in older stores.
+    """
+    if all(part in OF_THE_LIBRARY for part in law.parts):
+        return None
+    return fingerprint(law.parts)
+
+
 def as_family(
     family: Family | MakeModel,
     base: tuple[int, int],
@@ -394,6 +407,10 @@ class NetworkFamily(Family):
 
     # A class with the sizes of inputs and outputs, and settings, bound.
     make_model: partial[Network]
+
+    def _hash_of_constructor(self) -> str | None:
+        # Its identity has all that it binds.
+        return fingerprint_of_others(self.make_model)
 
     @property
     def identity(self) -> Mapping[str, Any]:

@@ -26,6 +26,7 @@ from nfd.core.tables import bar
 from nfd.core.words import listed
 from nfd.families.family import Family
 from nfd.runs.executors import Executor, Inline, executor_named
+from nfd.runs.task import Task
 from nfd.runs.trial import CODE, Trial, hashed
 from nfd.store import Record, Store
 
@@ -134,6 +135,7 @@ class Sweep:
         The records have no curves. Warns once of stored trials that have the same settings and
         other code: these are not used.
         """
+        trials = _held(trials)
         keys = {trial.key for trial in trials}
         self.reused |= keys & self.held
         done = self.store.keys()
@@ -161,7 +163,7 @@ class Sweep:
 
     def missing(self, trials: Iterable[Trial]) -> int:
         """Count the trials that are not yet stored."""
-        return len({trial.key for trial in trials} - self.store.keys())
+        return len({trial.key for trial in _held(trials)} - self.store.keys())
 
     def record(self, trial: Trial) -> Record:
         """Return the record of a stored trial, with its curves."""
@@ -226,6 +228,12 @@ class Sweep:
                 if diverged:
                     state += f", {diverged} diverged"
                 advance(missing[index].cost, state)
+
+
+def _held(trials: Iterable[Trial]) -> list[Trial]:
+    """Return trials of tasks whose hashes are read now, once for each task."""
+    tasks = dict[int, Task]()
+    return [trial.held(tasks) for trial in trials]
 
 
 def as_sweep(sweep: Sweep | None) -> Sweep:

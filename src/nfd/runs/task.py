@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from nfd.core.checks import check_choice, check_real, check_several, check_takes
+from nfd.core.copies import copied
 from nfd.core.errors import InputError, InputTypeError, blaming
 from nfd.core.fingerprint import fingerprint
 from nfd.core.modes import plain
@@ -126,6 +127,12 @@ COPIES = (
 )
 
 
+# The properties of a task that are hashes, with the fields that they are of; and the attribute by
+# which they stay as they are.
+_HASHED = {"code": {"loss", "make_optimizer"}, "fingerprint": {"batches", "eval_batches"}}
+_HELD = "_hashes_are_held"
+
+
 @dataclass(frozen=True)
 class Task:
     """What networks are trained on, and how: batches, loss, schedule and optimizer.
@@ -209,9 +216,31 @@ class Task:
         """Return the task with other values of some fields, which are not checked again."""
         other = object.__new__(type(self))
         other.__dict__.update({f.name: self.__dict__[f.name] for f in fields(self)} | changes)
-        if "code" in self.__dict__ and not changes.keys() & {"loss", "make_optimizer"}:
-            other.__dict__["code"] = self.code
+        for name, decided_by in _HASHED.items():
+            if name in self.__dict__ and not changes.keys() & decided_by:
+                other.__dict__[name] = self.__dict__[name]
+        other.__dict__[_HELD] = self.__dict__.get(_HELD, False)
         return other
+
+    def held(self) -> Self:
+        """Return the task with its hashes as they are now, which stay while it is trained.
+
+        Code can change under a name, as in ``as_family``, and batches can change in place.
+        """
+        if self.__dict__.get(_HELD, False):
+            return self
+        for name in _HASHED:
+            self.__dict__.pop(name, None)
+            getattr(self, name)
+        other = self.having()
+        other.__dict__[_HELD] = True
+        return other
+
+    def for_one_training(self) -> Self:
+        """Return the task with a copy of its loss, so that what it counts starts anew."""
+        if isinstance(self.loss, str):
+            return self
+        return self.having(loss=copied(self.loss))
 
     @property
     def steps(self) -> int:
@@ -265,7 +294,7 @@ class Task:
         """Whether the targets of the library's cross-entropy are the inputs themselves."""
         if self.loss != _DEFAULT:
             return False
-        return all(_is_copied(inputs, targets) for inputs, targets in self.batches)
+        return all(_iscopied(inputs, targets) for inputs, targets in self.batches)
 
     @property
     def sample(self) -> Any:
@@ -286,7 +315,7 @@ class Task:
         """Return the schedule as factors on the rates, one per step; None where there is none."""
         if self.schedule is None:
             return None
-        return factors_of(self.schedule, self.steps, lr)
+        return factors_of(copied(self.schedule), self.steps, lr)
 
     def first(self, steps: int) -> Self:
         """Return the task with only its first batches."""
@@ -329,16 +358,16 @@ class Task:
 
     @cached_property
     def code(self) -> Mapping[str, str]:
-        """Hashes of the code of a loss and of an optimizer of the user's, by what the code is.
+        """Hashes of a loss and of an optimizer that the user gives, by what they are.
 
         A schedule is known by its factors at every step.
         """
-        hashes = dict[str, str | None]()
+        hashes = dict[str, str]()
         if not isinstance(self.loss, str):
             hashes["loss"] = fingerprint(self.loss)
         if self.make_optimizer is not None:
             hashes["make_optimizer"] = fingerprint(self.make_optimizer)
-        return {name: digest for name, digest in hashes.items() if digest is not None}
+        return hashes
 
     @cached_property
     def fingerprint(self) -> str:
@@ -359,10 +388,7 @@ def as_task(task: Task | Iterable[Batch]) -> Task:
     """Return the task that a verb was given, or make one of plain batches."""
     if not isinstance(task, Task):
         return Task(cast("Sequence[Pair]", task))
-    # Code can change under a name, as in ``as_family``; while the verb runs it stays.
-    task.__dict__.pop("code", None)
-    task.__dict__["code"] = task.code
-    return task
+    return task.held()
 
 
 def check_labels(argument: str, pairs: Sequence[Pair]) -> None:
@@ -403,7 +429,7 @@ def _targets(pairs: Sequence[Pair]) -> int:
     return count
 
 
-def _is_copied(inputs: Any, targets: Any) -> bool:
+def _iscopied(inputs: Any, targets: Any) -> bool:
     """Whether targets equal one of the inputs."""
     if not isinstance(targets, Tensor):
         return False

@@ -11,10 +11,10 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -28,7 +28,7 @@ from nfd.core.errors import (
     place_of,
     trace_of,
 )
-from nfd.core.fingerprint import fingerprint
+from nfd.core.fingerprint import fingerprint_of_others
 from nfd.core.names import NetworkWeights
 from nfd.core.random import derive, global_streams
 from nfd.families.family import Family
@@ -268,14 +268,28 @@ class Trial:
         # to trace the model with
         object.__setattr__(self, "family", self.family.under(sample=self.task.sample))
 
-    @cached_property
+    @property
     def key(self) -> str:
         """Its name in a store: a hash of all that decides its numbers."""
-        return hashed(self.settings)
+        return self._named[1]
 
-    @cached_property
+    @property
     def settings(self) -> dict[str, Any]:
         """What decides its numbers, as plain data."""
+        return self._named[2]
+
+    @property
+    def _named(self) -> tuple[Any, str, dict[str, Any]]:
+        """The hashes of its task, which may have changed since they were read, key and settings."""
+        hashes = (self.task.fingerprint, self.task.code)
+        named: tuple[Any, str, dict[str, Any]] | None = self.__dict__.get("_as_named")
+        if named is None or named[0] != hashes:
+            settings = self._described()
+            named = (hashes, hashed(settings), settings)
+            self.__dict__["_as_named"] = named
+        return named
+
+    def _described(self) -> dict[str, Any]:
         schedule = self.factors and hashed({"factors": list(self.factors)})
         observers = [
             [type(observer).__name__, dict(observer.settings)] for observer in self.observe
@@ -294,22 +308,23 @@ class Trial:
             "observe": observers,
         }
 
-    @cached_property
+    @property
     def experiment(self) -> dict[str, Any]:
         """What trials of other sizes, seeds and rates share, and the version of our numerics."""
         experiment = {**self.family.identity, **self.task.identity, "numerics": NUMERICS}
         # Trials that run no code of the user's keep the keys that they have in older stores.
-        if self.code:
-            experiment[CODE] = self.code
+        code = self.code
+        if code:
+            experiment[CODE] = code
         return experiment
 
-    @cached_property
+    @property
     def code(self) -> dict[str, str]:
         """Hashes of the user's code that decides its numbers, by what the code is."""
         code = {**self.family.code, **self.task.code}
         for observer in self.observe:
             kind = type(observer)
-            digest = fingerprint(kind)
+            digest = fingerprint_of_others(kind)
             if digest is not None:
                 code[f"observer {kind.__name__}"] = digest
         return code
@@ -331,6 +346,16 @@ class Trial:
         # Wide matrices that are not stored cost a product with every earlier row.
         inputs = self.width if self.weights == "dense" else rows
         return rows * self.depth * self.width * inputs
+
+    def held(self, tasks: dict[int, Task]) -> Self:
+        """Return the trial of a task whose hashes stay as they are now.
+
+        ``tasks`` has those that were held before, by the id of what they are of, and takes more.
+        """
+        if id(self.task) not in tasks:
+            tasks[id(self.task)] = self.task.held()
+        task = tasks[id(self.task)]
+        return self if task is self.task else replace(self, task=task)
 
     def build(self, place: torch.device | str = "cpu") -> Member:
         """Build its network, to be trained."""
@@ -361,7 +386,7 @@ class Trial:
 
     def _trained(self, place: torch.device) -> Record:
         start = time.perf_counter()
-        task = self.task.on(place)
+        task = self.task.on(place).for_one_training()
         if self.stop is not None:
             task = task.first(self.stop).having(eval_batches=())
         seed = derive(self.seed, "training", self.width, self.depth)
