@@ -742,7 +742,7 @@ def test_a_function_in_the_place_of_pytorchs_is_code(
 
     sweep.run([trial(make_model)])
     with monkeypatch.context() as patched:
-        patched.setattr(F, "gelu", lambda x, approximate="none": x)
+        patched.setattr(functional, "gelu", lambda x, approximate="none": x)
         assert sweep.missing([trial(make_model)]) == 1
     with monkeypatch.context() as patched:
         patched.setattr(nn.Linear, "reset_parameters", lambda self: None)
