@@ -458,6 +458,38 @@ def test_what_changes_no_code_is_not_trained_anew(edit: str, stored: Path, tmp_p
     assert edited(stored, tmp_path, SAME[edit]) == [4, [], []]
 
 
+NAMED = """
+    import functools
+    import torch
+    from torch import nn
+    import nfd
+
+    def make_model(width, depth):
+        return nn.Linear(8, width)
+
+    task = nfd.Task(
+        [(torch.ones(4, 8), torch.tensor([0, 1, 2, 3]))],
+        loss=nn.CrossEntropyLoss(torch.ones(4), label_smoothing=0.0),
+        make_optimizer=functools.partial(torch.optim.SGD, momentum=0.9),
+    )
+    family = nfd.Family(make_model, (4, 1), rule="standard")
+    print(nfd.Trial(family, task, 4, 1, 0, 0.01).key)
+"""
+
+
+@pytest.mark.slow
+def test_what_libraries_make_has_the_same_name_in_every_process(tmp_path: Path) -> None:
+    def key(source: str, seed: int) -> str:
+        (tmp_path / "named.py").write_text(dedent(source))
+        environment = os.environ | {"PYTHONHASHSEED": str(seed)}
+        command = [sys.executable, "named.py"]
+        return subprocess.check_output(command, cwd=tmp_path, env=environment, text=True)
+
+    assert key(NAMED, 1) == key(NAMED, 2)
+    assert key(NAMED, 1) != key(NAMED.replace("smoothing=0.0", "smoothing=0.6"), 1)
+    assert key(NAMED, 1) != key(NAMED.replace("momentum=0.9", "momentum=0.8"), 1)
+
+
 def test_runs_whose_code_was_not_recorded_are_not_used(tmp_path: Path) -> None:
     asked = trial(ResidualMLP)
     with nfd.Sweep(tmp_path, progress=False) as sweep:
