@@ -375,7 +375,15 @@ RUN = """
     with warnings.catch_warnings(record=True) as said, nfd.Sweep("out", progress=False) as sweep:
         warnings.simplefilter("always")
         check = nfd.check(
-            make_model, batches, [8, 16], [1], lr=0.01, seeds=2, rule="standard", sweep=sweep
+            make_model,
+            batches,
+            [8, 16],
+            [1],
+            lr=0.01,
+            seeds=2,
+            rule="standard",
+            sweep=sweep,
+            remedy=False,
         )
         rows = len(sweep.store.keys())
     warned = [str(w.message) for w in said if w.category.__name__ == "UsageWarning"]
