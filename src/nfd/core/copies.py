@@ -46,18 +46,18 @@ def _with_own_closure(function: FunctionType, memo: dict[int, Any]) -> FunctionT
             memo[id(cell)] = CellType()
             to_fill.append((memo[id(cell)], cell))
         cells.append(cell if name in logs else memo[id(cell)])
-    own = FunctionType(
+    separate = FunctionType(
         function.__code__,
         function.__globals__,
         function.__name__,
         function.__defaults__,
         tuple(cells),
     )
-    memo[id(function)] = own
-    functools.update_wrapper(own, function)
-    own.__dict__.pop("__wrapped__")
-    own.__dict__.update(vars(function))
-    own.__kwdefaults__ = function.__kwdefaults__
+    memo[id(function)] = separate
+    functools.update_wrapper(separate, function)
+    separate.__dict__.pop("__wrapped__")
+    separate.__dict__.update(vars(function))
+    separate.__kwdefaults__ = function.__kwdefaults__
     for empty, cell in to_fill:
         try:
             content = cell.cell_contents
@@ -65,4 +65,4 @@ def _with_own_closure(function: FunctionType, memo: dict[int, Any]) -> FunctionT
         except ValueError:
             continue
         empty.cell_contents = _copied(content, memo)
-    return own
+    return separate

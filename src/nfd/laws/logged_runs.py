@@ -179,6 +179,14 @@ def _at_peak_rates(runs: Sequence[LoggedRun]) -> list[LoggedRun]:
     return [replace(run, lr=peaks.get(run.run or "", run.lr)) for run in runs]
 
 
+def alike_rows(table: Sequence[Line], runs: Sequence[LoggedRun]) -> list[list[Line]]:
+    """Group the rows that are alike in all that is read, but for their loss, seed and name."""
+    groups = dict[LoggedRun, list[Line]]()
+    for line, run in zip(table, runs, strict=True):
+        groups.setdefault(replace(run, loss=None, seed=None, run=None), []).append(line)
+    return list(groups.values())
+
+
 def note_on_mixed(
     table: Sequence[Line], runs: Sequence[LoggedRun], names: Sequence[str]
 ) -> list[str]:
@@ -188,16 +196,14 @@ def note_on_mixed(
         table, runs: the rows, and what was read from each.
         names: the columns that were not read.
     """
-    alike = dict[LoggedRun, list[Line]]()
-    for line, run in zip(table, runs, strict=True):
-        alike.setdefault(replace(run, loss=None, seed=None, run=None), []).append(line)
+    groups = alike_rows(table, runs)
     mixed = []
     for name in names:
         values = {str(value) for value in _values(table, name)}
         # Names and times of runs, and numbers, do not make kinds of runs.
         if len(values) > len(table) / 2 or any(map(is_number, values)):
             continue
-        if any(_differ(lines, name) for lines in alike.values()):
+        if any(_differ(lines, name) for lines in groups):
             mixed.append(name)
     parted = [name for name in names if _makes_kinds(table, runs, name)]
     _check_one_law(table, runs, parted)

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from nfd.laws.log_columns import Field, is_quotient, usual_field
-from nfd.laws.logged_runs import LoggedRun
+from nfd.laws.logged_runs import LoggedRun, alike_rows
 from nfd.laws.rows import Line, as_number, is_none, is_number, listed, may_be_speed, without_unit
 
 
@@ -93,10 +92,7 @@ def note_on_unread(
         table, runs: the rows, and what was read from each.
         names: the columns that were not read.
     """
-    alike = dict[LoggedRun, list[Line]]()
-    for line, run in zip(table, runs, strict=True):
-        alike.setdefault(replace(run, loss=None, seed=None, run=None), []).append(line)
-    repeats = [lines for lines in alike.values() if len(lines) > 1]
+    repeats = [lines for lines in alike_rows(table, runs) if len(lines) > 1]
     varying = list[str]()
     for name in names:
         groups = [numbers for lines in repeats if len(numbers := _numbers(lines, name)) > 1]

@@ -294,7 +294,7 @@ class Task:
         """Whether the targets of the library's cross-entropy are the inputs themselves."""
         if self.loss != _DEFAULT:
             return False
-        return all(_iscopied(inputs, targets) for inputs, targets in self.batches)
+        return all(_is_copied(inputs, targets) for inputs, targets in self.batches)
 
     @property
     def sample(self) -> Any:
@@ -429,7 +429,7 @@ def _targets(pairs: Sequence[Pair]) -> int:
     return count
 
 
-def _iscopied(inputs: Any, targets: Any) -> bool:
+def _is_copied(inputs: Any, targets: Any) -> bool:
     """Whether targets equal one of the inputs."""
     if not isinstance(targets, Tensor):
         return False
