@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import inspect
 import json
-import textwrap
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -49,14 +48,6 @@ UNCERTAIN (?) ([how often a check is wrong](verdicts.md)). The paper's two-layer
 
 Under a rule for width the updates of layers stay as they are. The effect of inner layers on the function falls to a
 limit, as in small sound networks: LIMIT is not a fault.
-
-## As it is printed
-
-The first of them, and after it `check.wrong`:
-
-```text
-{first}
-```
 
 What to do about a verdict: [my check fails](howto/check-fails.md). Your own model: [check my
 Transformer](howto/transformer.md).
@@ -144,12 +135,6 @@ def grid(checks: Mapping[str, nfd.Check], axis: str) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def opening(check: nfd.Check) -> str:
-    """The answer of a check as it is printed, and its causes."""
-    causes = [textwrap.fill(cause, 96, subsequent_indent="  ") for cause in check.wrong]
-    return "\n".join([str(check), "", *causes])
-
-
 def main() -> None:
     """Run every check and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -202,8 +187,7 @@ def main() -> None:
         widths = {row["width"] for row in check.rows}
         if len(widths) > 1:
             wide[title] = check
-    first = opening(next(iter(checks.values())))
-    page = PAGE.format(depth=grid(checks, "depth"), width=grid(wide, "width"), first=first)
+    page = PAGE.format(depth=grid(checks, "depth"), width=grid(wide, "width"))
     (a.out / "checks.md").write_text(page, encoding="utf-8")
 
 
