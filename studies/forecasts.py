@@ -151,19 +151,14 @@ def _score(rows: list[Row], outcomes: dict[str, Row]) -> str:
 
 
 def _note(row: Row, outcome: Row | None) -> str:
-    """What a row was made from, and where its numbers are."""
-    authors = row["authors"]
-    own = f"Its authors: {authors['source']}."
-    if authors.get("note"):
-        own += f" {authors['note']}"
-    refused = f" Refused: {row['refused'].split('. ')[0]}." if row["refused"] else ""
-    note = (
-        f"- **{row['run']}**, {in_words(row['target'])}, from {len(row['runs'])} runs "
-        f"({row['source']}; public {row['known']}). {row['caveat']} {own}{refused}"
-    )
-    if outcome is not None:
-        note += f" Measured: {outcome['date']}, {outcome['source']}."
-    return _linked(note)
+    """What speaks against a row, and where its outcome is from."""
+    note = row["authors"].get("note", "")
+    note = f"Its authors: {note}" if note else ""
+    refused = f"Refused: {row['refused'].split('. ')[0]}." if row["refused"] else ""
+    measured = f"Measured: {outcome['source']}." if outcome is not None else ""
+    parts = [row["caveat"], note, refused, measured]
+    words = " ".join(part for part in parts if part)
+    return _linked(f"- **{row['run']}**, {in_words(row['target'])}: {words}")
 
 
 def _linked(text: str) -> str:

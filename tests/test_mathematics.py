@@ -84,15 +84,6 @@ def test_unfolded_rates_are_those_of_the_page(rule: str) -> None:
 # ---- infinite depth, response
 
 
-def test_the_table_of_kernels() -> None:
-    table = np.array(rows("mathematics/infinite-depth", "| cosine | NNGP"), dtype=np.float64)
-    assert len(table) == 5
-    angles = np.arccos(np.concatenate([[1.0], table[:, 0]]))
-    x = np.stack([np.cos(angles), np.sin(angles)], 1) * math.sqrt(2)
-    for kind, values in zip(("nngp", "ntk", "independent-feedback"), table[:, 1:].T, strict=True):
-        assert np.abs(nfd.kernel(x, kind=kind)[0, 1:] - values).max() < 2e-8
-
-
 @pytest.mark.parametrize("T", [0.5, 3.0])
 def test_closed_forms_of_kernels(T: float) -> None:
     x = np.ones((1, 3))
