@@ -592,9 +592,8 @@ def _rule_words(rows: Sequence[Row]) -> str:
     return paragraph(
         f"Of {len(networks)} more networks, two-layer blocks and one-layer blocks under "
         f"{listed(OPTIMIZERS[name] for name in optimizers)}, kernels move by {moved} % in four "
-        f"steps, half-widths are {widths} %, and {held} % of the entries hold. Dense networks, "
-        f"with optimizers of their own, are {apart} standard errors away, RMS; 1.2 is expected of "
-        "8 replicates."
+        f"steps, half-widths are {widths} %, and {held} % of the entries hold; dense networks are "
+        f"{apart} standard errors away, RMS, where 1.2 is expected of 8 replicates."
     )
 
 

@@ -35,12 +35,8 @@ UNCERTAIN (?) ([how often a check is wrong](verdicts.md)). The paper's two-layer
 
 {depth}
 
-- **Uniform learning rates** (`depth-mup`) keep the function's update, but inner layers learn less and less, as
-  $L^{{-1/2}}$ (Fig. 5, row 1 of the paper).
-- **Eq. 8** (`depth-mup-inner`) repairs the inner updates. Together they then change the function by an amount that
-  grows as $\\sqrt L$ ([why](mathematics/inner-layers.md)).
-- **A multiplier of 1/L** (`complete-p`) keeps both.
-- **GPT-2 under `mup`** has no factor of depth: every block adds its own update to the stream.
+Under uniform rates (`depth-mup`) inner layers learn less and less, under Eq. 8 their joint effect on the function grows,
+and a multiplier of 1/L (`complete-p`) keeps both ([why](mathematics/inner-layers.md)).
 
 ## Against width
 

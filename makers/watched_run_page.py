@@ -48,15 +48,8 @@ A check of small networks with the same batches, rate and schedule says what to 
 
 ## The run that goes wrong
 
-The script trains width {width} and depth {depth} by this plan, in a loop of plain PyTorch:
-
-```text
-watch = nfd.Watch(model, plan, sample, every={every}, expected="{out}/check")
-...
-group["lr"] = lr * schedule(step) * group["lr_scale"]  # of every group, before every step
-...
-watch.step()  # after optimizer.step()
-```
+The script trains width {width} and depth {depth} by this plan, in a loop of plain PyTorch that sets
+`group["lr"] = lr * schedule(step) * group["lr_scale"]` of every group, and steps a watch of the check, `every={every}`.
 
 The run keeps its bands: {sound_alerts}. Many loops set one rate for all groups, `group["lr"] = lr * schedule(step)`.
 The plan gave the matrices inside of branches {factor:g} times the rate of the embedding; that line erases it. Nothing
