@@ -227,9 +227,9 @@ def texts(rows: list[dict[str, Any]]) -> dict[str, str]:
     ladders = len({row["ladder"] for row in rows})
     others = [name for name in FORMS if name != "usual"]
     answer = (
-        f"**Ours forecasts {ladders} ladders best: off by {errors['ours']:.1f} % in the median**, the "
-        f"usual law by {errors['usual']:.1f} % (ours nearer in {against(rows, 'usual')}), other "
-        f"coupled ones by {listed(f'{errors[name]:.1f}' for name in others)} %. Ours holds "
+        f"**Ours forecasts {ladders} ladders best: off by {errors['ours']:.1f} % in the median**, "
+        f"the usual law by {errors['usual']:.1f} % (ours nearer in {against(rows, 'usual')}), "
+        f"other coupled ones by {listed(f'{errors[name]:.1f}' for name in others)} %. Ours holds "
         f"{inside['ours']:.0f} % of the targets, bootstraps about half: they do not see that the "
         "form itself may be wrong. Without a prior coupled forms are no better than the usual one."
     )

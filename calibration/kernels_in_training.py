@@ -542,7 +542,8 @@ def _width_words(rows: Sequence[Row]) -> str:
     errors = max(row["z"] for row in rows)
     return paragraph(
         "In a two-block causal Transformer, five steps of SGD or Adam, widths 128 over 32 give the "
-        f"kernels of 256 over 64 but for {_range(differences)} %, within {errors:.1f} standard errors."
+        f"kernels of 256 over 64 but for {_range(differences)} %, within {errors:.1f} standard "
+        "errors."
     )
 
 

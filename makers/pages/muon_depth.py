@@ -20,7 +20,6 @@ from nfd.core.tables import Row
 
 STORE = STUDIES / "muon_depth.json"
 RULES = {"1/L": "complete-p", "1/√L": "depth-mup"}
-NETWORKS = {"GPT": "gpt", "two layers": "mlp"}
 METERS = {
     "inner update": "inner_update",
     "what inner layers do to the function": "function_update_inner",
@@ -41,7 +40,7 @@ def texts(numbers: dict[str, Any]) -> dict[str, str]:
         "deep": _deep(numbers),
         "gpt": _gpt(numbers["gpt"]),
         "digits": _digits(numbers["mlp"]),
-        "inner": markdown(_inner(numbers)),
+        "inner": markdown(_inner(numbers["gpt"])),
         "depth": _depth(numbers["gpt"]),
     }
 
@@ -86,17 +85,15 @@ def _digits(mlp: dict[str, Any]) -> str:
     )
 
 
-def _inner(numbers: dict[str, Any]) -> list[Row]:
+def _inner(gpt: dict[str, Any]) -> list[Row]:
     table = list[Row]()
-    for network, key in NETWORKS.items():
-        for words, meter in METERS.items():
-            cells: Row = {"exponent in depth after 60 steps": f"{network}: {words}"}
-            for name, rule in RULES.items():
-                check = numbers[key]["rules"][rule]["check"]
-                row = where(check, meter=meter, step=60)
-                text = bracketed(row)
-                cells[name] = f"**{text}**" if row["verdict"] == "COLLAPSES" else text
-            table.append(cells)
+    for words, meter in METERS.items():
+        cells: Row = {"exponent in depth after 60 steps": words}
+        for name, rule in RULES.items():
+            row = where(gpt["rules"][rule]["check"], meter=meter, step=60)
+            text = bracketed(row)
+            cells[name] = f"**{text}**" if row["verdict"] == "COLLAPSES" else text
+        table.append(cells)
     return table
 
 
