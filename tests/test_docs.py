@@ -51,7 +51,6 @@ LONG |= {
     for name in (
         "cluster",
         "limit",
-        "paper",
         "plan",
         "scaling-law",
         "train-this-size",
