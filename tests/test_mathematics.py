@@ -19,6 +19,7 @@ import torch
 import nfd
 from nfd.core.activations import stream_variances
 from nfd.core.estimates import student
+from nfd.core.names import Axis
 from nfd.laws.best_size import Cost
 from nfd.laws.loss_law import fit_law
 from nfd.laws.rule_transfer import TOLERANCE
@@ -274,6 +275,6 @@ def test_rules_of_verdicts_are_those_of_the_page() -> None:
     ],
 )
 def test_falls_that_are_no_faults_are_those_of_the_page(
-    meter: str, axis: str, direction: float, verdict: tuple[str, str]
+    meter: str, axis: Axis, direction: float, verdict: tuple[str, str]
 ) -> None:
     assert judged(meter, axis, student(-0.4, 0.02, 30), direction=direction) == verdict
