@@ -124,12 +124,18 @@ def add_combination(
 
 
 def add_rows(onto: Tensor, coefficients: Tensor, tiles: Tensor) -> None:
-    """Add ``coefficients @ vectors`` in place to rows ``[b, n]``, contiguous, for a tiled block."""
+    """Add ``coefficients @ vectors`` in place to rows ``[b, n]``, contiguous, for a tiled block.
+
+    The product stands apart from the sum, since PyTorch uses one thread where a product is to be
+    added to rows that are not contiguous within a tile.
+    """
     p, _, width = tiles.shape
-    if p * width == onto.shape[1]:
-        add_combination(tiled(onto), coefficients, tiles)
+    b, n = onto.shape
+    products = combination(coefficients, tiles, scratch("rows", tiles, p, b, width))
+    if p * width == n:
+        tiled(onto).add_(products)
     else:
-        onto.add_(untiled(combination(coefficients, tiles), onto.shape[1]))
+        onto.add_(untiled(products, n))
 
 
 def padded(tensor: Tensor, *sizes: int) -> Tensor:
