@@ -671,7 +671,7 @@ def _noise_note(kernels: Mapping[str, Estimates]) -> str:
         return ""
     return (
         f"Noise hides kernels, whose standard errors are above {_HIDDEN:g} of their size: "
-        f"{', '.join(hidden)}. That takes about {math.ceil(needed):,} replicates, or a larger "
+        f"{', '.join(hidden)}. About {math.ceil(needed):,} replicates would show them, or a larger "
         "width."
     )
 
@@ -992,6 +992,8 @@ def _deciding(count: int, move: Magnitude, wanted: float) -> float:
 
 def _remedy(replicates: float) -> str:
     """A sentence that says how many replicates would decide."""
+    if replicates > _MOST_REPLICATES:
+        return f"That takes over {_MOST_REPLICATES:,} replicates: raise width or rtol."
     return f"About {math.ceil(replicates):,} replicates would decide; or raise width or rtol."
 
 

@@ -119,7 +119,7 @@ def _loss(row: Mapping[str, Any]) -> str:
     if not math.isfinite(row["value"]):
         return "diverged"
     if _is_exact(row):
-        return f"{row['value']:.3g} (exact)"
+        return f"{row['value']:.4g} (exact)"
     return Interval(row["value"], row["stderr"], row["low"], row["high"]).in_words()
 
 

@@ -546,7 +546,7 @@ class TrainedKernels:
         x = torch.randn(4, 5)
         task = nfd.Task([(x, x[:, :1])] * 3, loss="mse")
         p = nfd.predict(
-            nfd.resnets(5, 1), task, 0.3, depth=2, width=32, replicates=2, probes=x, kernels=True
+            nfd.resnets(5, 1), task, 0.3, depth=2, width=32, replicates=4, probes=x, kernels=True
         )
         print(p.kernels.moved("tangent")[3])  # after 3 updates, over its size before training
         p.kernels.tangent.value[-1, :, 0, :, 0]  # [4, 4], of the last step and the first output
@@ -575,7 +575,7 @@ class TrainedKernels:
 
         Returns:
             An interval for each of ``steps`` but 0, by step: 0.5 is half of the kernel. ``unknown``
-            after a divergence.
+            after a divergence. Two replicates show no interval.
         """
         check_choice("name", name, _AXES)
         estimates: Estimates | None = getattr(self, name)
@@ -627,4 +627,5 @@ def _movement(both: Tensor, missed: Tensor) -> Interval:
     beyond = rms(missed) / rms(both[:, 0].mean(0))
     low = noise.value - math.hypot(noise.value - noise.low, beyond)
     high = noise.value + math.hypot(noise.high - noise.value, beyond)
-    return replace(noise, low=max(0.0, low), high=high)
+    # Not-a-number stays.
+    return replace(noise, low=max(low, 0.0), high=high)
