@@ -6,6 +6,7 @@ import csv
 import inspect
 import json
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -90,6 +91,18 @@ def test_a_check_prints_and_writes_its_answer_and_a_pipe_gets_no_bar(checked: An
     assert done.stdout[0] in "✓✗?"
     assert result(folder, "check")["command"] == "nfd " + " ".join(SMALL) + " --executor inline"
     assert str(Path("out/check/report.html")) in done.stdout
+
+
+def test_a_check_answers_again_from_what_it_stored(checked: Any, tmp_path: Path) -> None:
+    folder, done = checked
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    again = run(*SMALL, "--executor", "inline", "--verbose", folder=tmp_path)
+    runs = len(result(folder, "check")["rows"])
+    assert "runs were stored in" in again.stdout.splitlines()[-1]
+    assert again.stdout.startswith(done.stdout[: done.stdout.index("(--verbose")].splitlines()[0])
+    assert len(result(tmp_path, "check")["rows"]) == runs
+    other = run(*SMALL, "--executor", "inline", "--verbose", "--lr", "2e-3", folder=tmp_path)
+    assert "is of this model and task" in other.stdout.splitlines()[-1]
 
 
 def test_a_plan_is_that_of_python_and_says_which_network_it_fits(folder: Path) -> None:

@@ -680,6 +680,41 @@ def test_a_rule_for_whole_groups_finds_vectors_apart_from_matrices(rule: str) ->
     assert len(settings) == len(set(settings))
 
 
+class Tied(nn.Module):
+    """An embedding that is the head as well, after a norm."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(7, width)
+        self.blocks = nn.ModuleList([Block(width) for _ in range(depth)])
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h: Tensor = nn.Sequential(self.embed, *self.blocks, self.norm)(x)
+        return h @ self.embed.weight.T
+
+
+def test_an_answer_says_what_becomes_of_decay_clipping_and_constants() -> None:
+    def answered(make: Make, **options: Any) -> tuple[dict[str, str], str]:
+        _, plan = planned(make, **options)
+        assert len(str(plan.answer).splitlines()) <= 15
+        return dict(plan.answer.table[0]), plan.answer.because
+
+    row, because = answered(residual())
+    assert row["decay"][1:] == row["learning rate"].removeprefix("÷")
+    assert "initial std" in row
+    assert "If you clip gradients, do so by tensor" in because
+    row, because = answered(Tied, sample=torch.tensor([[0, 1, 2]]))
+    assert "initial scale" in row
+    # SGD has no decay that a plan scales.
+    row, because = answered(residual(), optimizer="sgd")
+    assert "decay" not in row
+    assert "clip" in because
+    row, because = answered(residual(), rule="standard")
+    assert "decay" not in row
+    assert "clip" not in because
+
+
 def test_a_pattern_that_fits_nothing_is_answered_by_wider_ones() -> None:
     model, plan = planned(residual())
     names = {p: name for name, p in model.named_parameters()}
