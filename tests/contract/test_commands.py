@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import inspect
 import json
+import re
 import resource
 import shutil
 import signal
@@ -267,6 +268,34 @@ def test_an_interrupted_command_says_so(folder: Path) -> None:
         _, said = driver.communicate(timeout=60)
     assert driver.returncode == 130
     assert said == "nfd: interrupted. The same command continues from what is stored.\n"
+
+
+STOPPING = """
+from pathlib import Path
+
+def loss(outputs, targets):
+    count = Path("count")
+    seen = int(count.read_text()) if count.exists() else 0
+    count.write_text(str(seen + 1))
+    if seen == 45:
+        raise KeyboardInterrupt
+    return nn.functional.cross_entropy(outputs, targets)
+"""
+
+
+def test_an_interrupted_search_says_what_it_knows_and_goes_on(folder: Path) -> None:
+    (folder / "setup.py").write_text(SETUP + STOPPING)
+    search = ("transfer", "setup.py", "--widths", "8", "16", "--depths", "1", "--budget", "40")
+    search += ("--rules", "complete-p", "--executor", "inline")
+    stopped = run(*search, folder=folder)
+    assert stopped.returncode == 130
+    assert "The same command continues from what is stored." in stopped.stderr
+    kept = re.search(r"(\d+) trainings are stored in out/transfer", stopped.stderr)
+    assert kept is not None
+    assert re.search(r"Known so far: complete-p: .* small network", stopped.stderr)
+    ended = run(*search, "--verbose", folder=folder)
+    assert ended.returncode in (0, 1), ended.stderr
+    assert f"{kept[1]} runs were stored in out/transfer" in ended.stdout
 
 
 @pytest.mark.parametrize(
