@@ -270,6 +270,30 @@ def test_an_interrupted_command_says_so(folder: Path) -> None:
     assert said == "nfd: interrupted. The same command continues from what is stored.\n"
 
 
+@pytest.mark.parametrize("budget", ["20", ""])
+def test_a_search_says_how_many_trainings_it_takes_at_most(
+    budget: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # In a log it says so once a minute.
+    monkeypatch.setattr("nfd.core.tables._LINE_EVERY", 0.0)
+    search = ["transfer", "setup.py", "--widths", "8", "16", "--depths", "1", "--seeds", "2"]
+    search += ["--executor", "inline"]
+    if budget:
+        search += ["--budget", budget]
+    ended = run(*search, folder=folder)
+    assert ended.returncode in (0, 1), ended.stderr
+    said = " ".join(ended.stderr.split())
+    bounds = [int(count) for count in re.findall(r"At most (\d+) trainings in all", said)]
+    so_far = [int(count) for count in re.findall(r", (\d+) so far", said)]
+    assert 0 < max(so_far) <= min(bounds)
+    assert re.search(r"so far, .* left at most\.", said)
+    assert ("budget= bounds them" in said) is not bool(budget)
+    if budget:
+        assert max(bounds) == int(budget)
+    # What the bar counts is a step, and says so.
+    assert not re.search(r"(?<!this step): \d+ of \d+ trainings", said)
+
+
 STOPPING = """
 from pathlib import Path
 

