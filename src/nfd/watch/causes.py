@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
 from statistics import median_low
+from types import FrameType
 from typing import Any
 from weakref import finalize, ref
 
@@ -466,7 +467,7 @@ def _remove_hook(handle: RemovableHandle) -> None:
     these must stay: the next call removes them.
     """
     _left_hooks.append(handle)
-    frame = sys._getframe()
+    frame: FrameType | None = sys._getframe()
     while frame is not None:
         if frame.f_code.co_filename == _OPTIMIZERS:
             return

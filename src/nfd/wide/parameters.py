@@ -65,7 +65,8 @@ class Guarded(nn.Parameter):
         return len(self.stands_for)
 
     @property
-    def ndim(self) -> int:
+    def ndim(self) -> int:  # type: ignore[override]
+        """Return the dimensions of W."""
         return self.dim()
 
     @property
@@ -118,7 +119,7 @@ class Guarded(nn.Parameter):
         self.check()
         return _rebuilt, (type(self), self.data, self._facts())
 
-    def __repr__(self) -> str:
+    def __repr__(self, **_: Any) -> str:
         # PyTorch would print as many dimensions as ``dim()`` says.
         return f"{type(self).__name__}({self.data!r})"
 
