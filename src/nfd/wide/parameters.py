@@ -119,7 +119,7 @@ class Guarded(nn.Parameter):
         self.check()
         return _rebuilt, (type(self), self.data, self._facts())
 
-    def __repr__(self, **_: Any) -> str:
+    def __repr__(self) -> str:  # type: ignore[override]
         # PyTorch would print as many dimensions as ``dim()`` says.
         return f"{type(self).__name__}({self.data!r})"
 
