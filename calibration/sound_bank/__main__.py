@@ -1,0 +1,100 @@
+"""Ask the judges of the cases that the stored numbers lack, and fill the page.
+
+python -m calibration.sound_bank [JUDGE ...]
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from calibration.sound_bank.cases import BROKEN, CASES, Case
+from calibration.sound_bank.judges import (
+    BREAKS,
+    JUDGES,
+    fits,
+    transferred,
+    watched,
+)
+from calibration.sound_bank.page import NUMBERS, read_numbers, write_page
+from nfd.core.files import write_json
+from nfd.core.tables import Row
+
+NAMES = (*JUDGES, "watch", "transfer")
+# The half of the cases of which a transfer and a watch are asked, chosen before any was.
+HALF = 2026
+Asked = tuple[str, str, str]
+
+
+def half_of(cases: list[Case]) -> list[Case]:
+    """A random half."""
+    return random.Random(HALF).sample(cases, (len(cases) + 1) // 2)
+
+
+def questions(judge: str) -> Iterator[tuple[Case, str]]:
+    """The cases and variants of a judge."""
+    if judge == "watch":
+        for case in half_of(CASES):
+            yield case, "sound"
+        return
+    cases = half_of(CASES) if judge == "transfer" else CASES
+    broken = half_of(BROKEN) if judge == "transfer" else BROKEN
+    for case in cases:
+        yield case, "planned"
+    for case in broken:
+        if judge == "check":
+            yield case, "by hand"
+        assert case.mistake is not None
+        if judge != "self-test" or not case.mistake.is_of_loop:
+            yield case, "broken"
+
+
+def breaks_of(case: Case) -> list[str]:
+    """Two ways in which a training of a case is broken, chosen by its name."""
+    fitting = [name for name in BREAKS if fits(case, name)]
+    return random.Random(case.name).sample(fitting, 2)
+
+
+def axis_of(case: Case, variant: str) -> str:
+    """The axis along which a transfer is asked."""
+    if variant == "broken" and case.mistake is not None:
+        return case.mistake.axis
+    if case.axes == "width":
+        return "width"
+    return random.Random(case.name).choice(("width", "depth"))
+
+
+def ask(judge: str, case: Case, variant: str) -> dict[str, Row]:
+    """The rows of a question, by variant."""
+    if judge == "watch":
+        return watched(case, breaks_of(case))
+    if judge == "transfer":
+        return {variant: transferred(case, variant, axis_of(case, variant))}  # type: ignore[arg-type]
+    return {variant: JUDGES[judge](case, variant)}
+
+
+def main(judges: list[str]) -> None:
+    """Ask, keep every answer, and fill the page."""
+    torch.set_num_threads(1)
+    stored: dict[str, Any] = read_numbers() if NUMBERS.exists() else {}
+    for judge in judges:
+        answers = stored.setdefault(judge, {})
+        for case, variant in questions(judge):
+            if variant in answers.get(case.name, {}):
+                continue
+            rows = ask(judge, case, variant)
+            answers.setdefault(case.name, {}).update(rows)
+            write_json(NUMBERS, stored)
+            for name, row in rows.items():
+                print(json.dumps({"judge": judge, "case": case.name, "variant": name} | row))
+                sys.stdout.flush()
+    write_page(stored)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:] or [*NAMES])
