@@ -46,7 +46,7 @@ def _fans(case: Case, model: nn.Module) -> dict[str, Fans]:
         owner = model.get_submodule(name.rpartition(".")[0])
         is_table = isinstance(owner, nn.Embedding) or name.endswith(_TABLES)
         if p.ndim < 2 or is_table:
-            fans[name] = Fans(1.0, ratios[-1])
+            fans[name] = Fans(1.0, ratios[-1] if ratios else 1.0)
         elif isinstance(owner, nn.ConvTranspose1d):
             fans[name] = Fans(ratios[0], ratios[1])
         else:

@@ -745,8 +745,7 @@ class ValueBlock(nn.Module):
             for part in self.qkv(self.ln_1(h)).chunk(3, -1)
         )
         own = v
-        if first is not None:
-            v = self.share * v + (1 - self.share) * first
+        v = self.share * v + (1 - self.share) * (own if first is None else first)
         read = F.scaled_dot_product_attention(rotated(q), rotated(k), v, is_causal=True)
         h = h + self.factor * self.proj(read.transpose(1, 2).flatten(2))
         h = h + self.factor * self.fc_out(squared_relu(self.fc(self.ln_2(h))))
