@@ -170,7 +170,8 @@ def transferred(case: Case, variant: Variant, axis: str) -> Row:
         row["said"] = {"TRANSFERS": "ok", "COSTS": "wrong", "UNCERTAIN": "open"}[verdict]
         row["why"] = moved.answer.title
         regret = moved.of(family.rule).regret
-        row["cost"] = None if regret is None else str(regret)
+        if regret is not None:
+            row["cost"] = [regret.loss.value, regret.loss.low, regret.loss.high, regret.progress]
         advised = moved.best(family.rule, widths[0], depths[0]).value
         if math.isfinite(advised) and (variant == "broken" or verdict == "COSTS"):
             row |= truth(family, task, (widths[-1], depths[-1]), advised, sweep)
@@ -332,8 +333,12 @@ def trained(
         optimizer.step()
         watch.step(loss)
     alerts = [f"step {a.step} {a.cause} {a.layer} {a.meter}" for a in watch.alerts]
-    said = "wrong" if alerts else "ok"
-    row: Row = {"said": said, "why": "; ".join(alerts[:3]), "alerts": len(alerts)}
+    said = {"good": "ok", "bad": "wrong", "open": "open"}[watch.answer.tone]
+    row: Row = {
+        "said": "wrong" if alerts else said,
+        "why": "; ".join(alerts[:3]) or watch.answer.title,
+        "alerts": len(alerts),
+    }
     if broken is not None:
         row |= {"layer": name, "named": any(name.rpartition(".")[0] in a for a in alerts)}
     if watch.failed is not None:

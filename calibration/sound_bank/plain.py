@@ -563,16 +563,16 @@ class Beats(nn.Module):
         size = 2 * LENGTH
         self.up = nn.ModuleList(nn.Linear(size, width) for _ in range(depth))
         self.hidden = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
-        self.back = nn.ModuleList(nn.Linear(width, size) for _ in range(depth))
+        self.back = nn.ModuleList(nn.Linear(width, size) for _ in range(depth - 1))
         self.ahead = nn.ModuleList(nn.Linear(width, size) for _ in range(depth))
 
     def forward(self, x: Tensor) -> Any:
         rest = x.flatten(1)
         total = torch.zeros_like(rest)
-        parts = zip(self.up, self.hidden, self.back, self.ahead, strict=True)
-        for up, hidden, back, ahead in parts:
+        for k, (up, hidden, ahead) in enumerate(zip(self.up, self.hidden, self.ahead, strict=True)):
             h = F.relu(hidden(F.relu(up(rest))))
-            rest = rest - back(h)
+            if k < len(self.back):
+                rest = rest - self.back[k](h)
             total = total + ahead(h)
         return total.unflatten(1, (LENGTH, 2))
 
