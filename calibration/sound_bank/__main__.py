@@ -26,27 +26,28 @@ from nfd.core.files import write_json
 from nfd.core.tables import Row
 
 NAMES = (*JUDGES, "watch", "transfer")
-# A watch is asked of a random half of the cases, a transfer of so many of that half, sound and
-# broken: chosen by this seed before any was asked, as many as an hour of one core allows.
-HALF = 2026
+# A watch and a transfer are asked of random cases, sound and broken: as many as an hour of one core
+# allowed, in an order that was drawn before any was asked.
+ORDER = 2026
+WATCHES = 39
 TRANSFERS = {"planned": 20, "broken": 16}
 Asked = tuple[str, str, str]
 
 
-def half_of(cases: list[Case]) -> list[Case]:
-    """A random half."""
-    return random.Random(HALF).sample(cases, (len(cases) + 1) // 2)
+def in_order(cases: list[Case]) -> list[Case]:
+    """The cases in random order."""
+    return random.Random(ORDER).sample(cases, len(cases))
 
 
 def questions(judge: str) -> Iterator[tuple[Case, str]]:
     """The cases and variants of a judge."""
     if judge == "watch":
-        for case in half_of(CASES):
+        for case in in_order(CASES)[:WATCHES]:
             yield case, "sound"
         return
     if judge == "transfer":
         for variant, cases in (("planned", CASES), ("broken", BROKEN)):
-            for case in half_of(cases)[: TRANSFERS[variant]]:
+            for case in in_order(cases)[: TRANSFERS[variant]]:
                 yield case, variant
         return
     for case in CASES:

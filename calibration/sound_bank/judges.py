@@ -36,8 +36,8 @@ CHECKED = {
 PLANNED = {"width": (128, 2), "both": (128, 6)}
 TRANSFER_STEPS = 20
 TRANSFERRED = {"width": ((32, 128), (2,)), "depth": ((32,), (2, 8))}
-TRUE_SEEDS = range(1000, 1006)
-OCTAVES = range(-4, 4)
+TRUE_SEEDS = range(1000, 1005)
+OCTAVES = range(-4, 3)
 # Of the base: a rate at which nothing is learnt.
 NO_RATE = 1e-9
 BOOTSTRAPS = 2000
@@ -45,9 +45,9 @@ WATCH_STEPS = 16
 LOOKS = (1, 2, 4, 6, 8, 10, 12, 14, 16)
 WATCHED = {
     "width": ((32, 64), (2,), (128, 2)),
-    "both": ((32, 64), (2, 4), (128, 6)),
+    "both": ((32, 64), (2, 4), (96, 6)),
 }
-WATCH_SEEDS = 3
+WATCH_SEEDS = {"width": 3, "both": 2}
 BREAKS_AT = 6
 
 
@@ -219,8 +219,9 @@ Break = Callable[[nn.Module, torch.optim.Optimizer, str], None]
 
 
 def matrix_of(model: nn.Module, plan: nfd.Plan, seed: int) -> str:
-    """A matrix between growing sizes, chosen by seed."""
-    names = [name for name, entry in plan.entries.items() if entry.matrix is not None]
+    """A matrix that trains, chosen by seed; between growing sizes where there is one."""
+    shown = {name: e for name, e in plan.entries.items() if not (e.is_vector or e.is_frozen)}
+    names = [name for name, entry in shown.items() if entry.matrix is not None] or [*shown]
     return random.Random(seed).choice(names)
 
 
@@ -276,7 +277,7 @@ def watched(case: Case, broken: Sequence[str]) -> dict[str, Row]:
             widths,
             depths,
             case.lr,
-            seeds=WATCH_SEEDS,
+            seeds=WATCH_SEEDS[case.axes],
             at=LOOKS,
             remedy=False,
             sweep=sweep,
@@ -377,7 +378,7 @@ def mapped(inputs: Any, broken: str) -> Any:
     if broken == "scale":
         return 30 * inputs
     with_nan: Tensor = inputs.clone()
-    with_nan.view(-1)[0] = math.nan
+    with_nan[(0,) * inputs.ndim] = math.nan
     return with_nan
 
 
