@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import nfd
-from calibration.sound_bank.__main__ import breaks_of, half_of, questions
+from calibration.sound_bank.__main__ import WATCHES, breaks_of, in_order, questions
 from calibration.sound_bank.by_hand import ByHand
 from calibration.sound_bank.cases import BASE, BROKEN, BY_NAME, CASES, Case
 from calibration.sound_bank.judges import call, fits, mistaken, plan_of, sizes_of_trials
@@ -97,7 +97,7 @@ def test_every_question_has_a_stored_answer() -> None:
     for judge in ("check", "self-test", "transfer", "watch"):
         for case, variant in questions(judge):
             assert variant in stored[judge][case.name], (judge, case.name)
-    for case in half_of(CASES):
+    for case in in_order(CASES)[:WATCHES]:
         assert stored["watch"][case.name].keys() == {"sound", *breaks_of(case)}
         assert all(fits(case, broken) for broken in breaks_of(case))
 
@@ -105,12 +105,13 @@ def test_every_question_has_a_stored_answer() -> None:
 def test_answers_are_counted() -> None:
     stored = read_numbers()
     table = read()
-    for judge, row in table.items():
+    for judge, by_case in stored.items():
+        row = table[judge]
         sound = [
             answer["said"]
-            for name, variants in stored[judge].items()
+            for name, variants in by_case.items()
             for variant, answer in variants.items()
-            if variant in SOUND and BY_NAME[name].is_sound
+            if variant in SOUND and variant not in BY_NAME[name].unsound
         ]
         assert row["refused"] == sound.count("refused")
         assert row["sound"] == len(sound) - row["refused"]

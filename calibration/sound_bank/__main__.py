@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from calibration.sound_bank.cases import BROKEN, CASES, Case
+from calibration.sound_bank.cases import BROKEN, BY_NAME, CASES, Case
 from calibration.sound_bank.judges import (
     BREAKS,
     JUDGES,
@@ -21,7 +21,7 @@ from calibration.sound_bank.judges import (
     transferred,
     watched,
 )
-from calibration.sound_bank.page import NUMBERS, read_numbers, write_page
+from calibration.sound_bank.page import NUMBERS, SOUND, read_numbers, write_page
 from nfd.core.files import write_json
 from nfd.core.tables import Row
 
@@ -84,10 +84,37 @@ def ask(judge: str, case: Case, variant: str) -> dict[str, Row]:
     return {variant: JUDGES[judge](case, variant)}
 
 
+def ask_again(stored: dict[str, Any]) -> None:
+    """Ask of every false alarm, miss and open answer again."""
+    for judge in ("check", "self-test", "watch"):
+        for name, answers in stored[judge].items():
+            wrong = [variant for variant, row in answers.items() if not is_right(variant, row)]
+            if not wrong:
+                continue
+            case = BY_NAME[name]
+            if judge == "watch":
+                rows = watched(case, [variant for variant in wrong if variant != "sound"])
+            else:
+                rows = {variant: JUDGES[judge](case, variant) for variant in wrong}
+            for variant in wrong:
+                later = {key: rows[variant][key] for key in ("said", "why")}
+                answers[variant]["later"] = later
+                print(json.dumps({"judge": judge, "case": name, "variant": variant} | later))
+            write_json(NUMBERS, stored)
+
+
+def is_right(variant: str, row: Row) -> bool:
+    """Whether a sound network was called sound, or a broken one broken."""
+    return bool(row["said"] == ("ok" if variant in SOUND else "wrong"))
+
+
 def main(judges: list[str]) -> None:
     """Ask, keep every answer, and fill the page."""
     torch.set_num_threads(1)
     stored: dict[str, Any] = read_numbers() if NUMBERS.exists() else {}
+    if judges == ["again"]:
+        ask_again(stored)
+        judges = []
     for judge in judges:
         answers = stored.setdefault(judge, {})
         for case, variant in questions(judge):

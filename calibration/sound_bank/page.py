@@ -45,7 +45,7 @@ def answers_of(stored: Mapping[str, Any], judge: str, *, sound: bool) -> Answers
     for name, variants in stored.get(judge, {}).items():
         case = BY_NAME[name]
         for variant, row in variants.items():
-            if (variant in SOUND) == sound and (case.is_sound or not sound):
+            if (variant in SOUND) == sound and variant not in case.unsound:
                 yield case, variant, row
 
 
@@ -66,7 +66,7 @@ def counts(judge: str, row: Row) -> bool:
 
 def summary(stored: Mapping[str, Any]) -> Row:
     """Counts by judge, as numbers, and the names of what went wrong."""
-    table: Row = {}
+    table: Row = {"breaks": _breaks(stored), "unsound": _count_of_unsound(stored)}
     for judge in JUDGES:
         sound = [*answers_of(stored, judge, sound=True)]
         broken = [*answers_of(stored, judge, sound=False)]
@@ -82,11 +82,45 @@ def summary(stored: Mapping[str, Any]) -> Row:
             "broken": float(len(counted)),
             "missed": float(len(missed)),
             "broken open": float(sum(one[2]["said"] == "open" for one in counted)),
+            "alarmed still": float(sum(is_wrong_later(one[2]) for one in alarmed)),
+            "missed still": float(sum(is_wrong_later(one[2]) for one in missed)),
+            "open still": float(sum(still_says(one[2]) == "open" for one in counted)),
             "names of alarmed": [named(*one) for one in alarmed],
             "names of missed": [named(*one) for one in missed],
             "names of refused": [named(*one) for one in sound if one[2]["said"] == "refused"],
         }
     return table
+
+
+def _count_of_unsound(stored: Mapping[str, Any]) -> float:
+    """How many answers are about networks that are not sound after all."""
+    count = 0
+    for variants_of in stored.values():
+        for name, variants in variants_of.items():
+            count += len(variants.keys() & BY_NAME[name].unsound.keys())
+    return float(count)
+
+
+def _breaks(stored: Mapping[str, Any]) -> dict[str, list[float]]:
+    """By the way in which a training breaks: with alerts, with alerts since, and all."""
+    table = dict[str, list[float]]()
+    for broken in BREAKS:
+        rows = [rows[broken] for rows in stored["watch"].values() if broken in rows]
+        asked = [row for row in rows if row["said"] != "refused"]
+        alerts = sum(row["said"] == "wrong" for row in asked)
+        later = sum(still_says(row) == "wrong" for row in asked)
+        table[broken] = [float(alerts), float(later), float(len(asked))]
+    return table
+
+
+def still_says(row: Row) -> str:
+    """What is said since faults of the library were mended, where it was asked again."""
+    return str(row.get("later", row)["said"])
+
+
+def is_wrong_later(row: Row) -> bool:
+    """Whether an answer that was wrong still is."""
+    return still_says(row) == row["said"]
 
 
 def named(case: Case, variant: str, row: Row) -> str:
@@ -112,37 +146,61 @@ def texts(table: Mapping[str, Any]) -> dict[str, str]:
             {
                 "judge": words,
                 "false alarms": _rate(row["alarmed"], row["sound"]),
-                "undecided": f"{row['sound open']:g}",
-                "refused": f"{row['refused']:g}",
                 "misses": _rate(row["missed"], row["broken"]),
-                "undecided, broken": f"{row['broken open']:g}",
+                "undecided: sound, broken": f"{row['sound open']:g}, {row['broken open']:g}",
+                "since: alarms, misses, undecided": (
+                    f"{row['alarmed still']:g}, {row['missed still']:g}, {row['open still']:g}"
+                ),
             }
         )
     return {
         "bank": markdown(rows),
-        "bank-alarmed": _list(table, "alarmed", "Sound, but called wrong"),
-        "bank-missed": _list(table, "missed", "Broken, but called sound"),
-        "bank-refused": _list(table, "refused", "Sound, but refused with a reason"),
+        "bank-alarmed": paragraph(_names(table, "alarmed", "Called wrong, though sound")),
+        "bank-missed": paragraph(_names(table, "missed", "Called sound, though broken")),
+        "bank-rest": paragraph(
+            _names(table, "refused", "Refused, with the reason"),
+            f"{table['unsound']:g} answers about {_unsound()} do not count, as these are not sound",
+            "after all: the alarms were right.",
+        ),
+        "bank-breaks": markdown(
+            [
+                {
+                    "at step 7 of 16": BREAKS[broken],
+                    "alerts": f"{alerts:g} of {total:g}",
+                    "since": f"{later:g}",
+                }
+                for broken, (alerts, later, total) in table["breaks"].items()
+            ]
+        ),
     }
 
 
 def _rate(count: float, total: float) -> str:
     """A share in percent, with its interval and its counts."""
     low, high = exact(count, total)
-    return (
-        f"{100 * count / total:.0f} % [{100 * low:.1f}, {100 * high:.1f}], {count:g} of {total:g}"
-    )
+    percent = f"{100 * count / total:.0f} % [{100 * low:.1f}, {100 * high:.1f}]"
+    return f"{count:g} of {total:g}, {percent}"
 
 
-def _list(table: Mapping[str, Any], what: str, words: str) -> str:
+def _names(table: Mapping[str, Any], what: str, words: str) -> str:
     """The names of what went wrong, by judge."""
     parts = []
     for judge, title in JUDGES.items():
         row = table[judge]
-        names = ", ".join(row[f"names of {what}"]) or "none"
-        total = row["broken" if what == "missed" else "sound"]
-        parts.append(f"{title}, {row[what]:g} beside {total:g}: {names}")
-    return paragraph(f"{words}. {'. '.join(parts)}.")
+        if row[f"names of {what}"]:
+            names = ", ".join(row[f"names of {what}"])
+            parts.append(f"by {title} {row[what]:g}: {names}")
+    return f"**{words}**: {'; '.join(parts) or 'none'}."
+
+
+def _unsound() -> str:
+    """The cases that are not sound after all, and why."""
+    parts = []
+    for case in BY_NAME.values():
+        if case.unsound:
+            which = " by hand" if list(case.unsound) == ["by hand"] else ""
+            parts.append(f"`{case.name}`{which} ({next(iter(case.unsound.values()))})")
+    return " and ".join(parts)
 
 
 def write_page(stored: Mapping[str, Any]) -> None:
