@@ -197,8 +197,8 @@ def branches(make: Callable[[int, int], float], *writers: str) -> Mistake:
     )
 
 
-TEXT = {"read": symbols, "outputs": SYMBOLS}
-ROWS = {"read": pixels, "pool": True, "places": 8}
+TEXT: dict[str, Any] = {"read": symbols, "outputs": SYMBOLS}
+ROWS: dict[str, Any] = {"read": pixels, "pool": True, "places": 8}
 PLAIN = [
     wide(
         "mish mlp",
