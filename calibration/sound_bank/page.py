@@ -66,7 +66,11 @@ def counts(judge: str, row: Row) -> bool:
 
 def summary(stored: Mapping[str, Any]) -> Row:
     """Counts by judge, as numbers, and the names of what went wrong."""
-    table: Row = {"breaks": _breaks(stored), "unsound": _count_of_unsound(stored)}
+    table: Row = {
+        "breaks": _breaks(stored),
+        "unsound": _count_of_unsound(stored),
+        "truths": _truths(stored),
+    }
     for judge in JUDGES:
         sound = [*answers_of(stored, judge, sound=True)]
         broken = [*answers_of(stored, judge, sound=False)]
@@ -99,6 +103,19 @@ def _count_of_unsound(stored: Mapping[str, Any]) -> float:
         for name, variants in variants_of.items():
             count += len(variants.keys() & BY_NAME[name].unsound.keys())
     return float(count)
+
+
+def _truths(stored: Mapping[str, Any]) -> dict[str, float]:
+    """What transfers say of broken networks, beside the truth."""
+    rows = [row for _, _, row in answers_of(stored, "transfer", sound=False)]
+    transfers = [row for row in rows if is_missed(row)]
+    return {
+        "asked": float(len(rows)),
+        "worse": float(sum(map(is_surely_worse, rows))),
+        "transfers": float(len(transfers)),
+        "rightly": float(sum(map(is_surely_fine, transfers))),
+        "open": float(sum(row["said"] == "open" for row in rows)),
+    }
 
 
 def _breaks(stored: Mapping[str, Any]) -> dict[str, list[float]]:
@@ -148,7 +165,7 @@ def texts(table: Mapping[str, Any]) -> dict[str, str]:
                 "false alarms": _rate(row["alarmed"], row["sound"]),
                 "misses": _rate(row["missed"], row["broken"]),
                 "undecided: sound, broken": f"{row['sound open']:g}, {row['broken open']:g}",
-                "since: alarms, misses, undecided": (
+                "since: alarms, misses, undecided broken": (
                     f"{row['alarmed still']:g}, {row['missed still']:g}, {row['open still']:g}"
                 ),
             }
@@ -161,6 +178,13 @@ def texts(table: Mapping[str, Any]) -> dict[str, str]:
             _names(table, "refused", "Refused, with the reason"),
             f"{table['unsound']:g} answers about {_unsound()} do not count, as these are not sound",
             "after all: the alarms were right.",
+        ),
+        "bank-truths": paragraph(
+            "**A transfer of broken networks**, without a stream and four times as wide: of "
+            "{asked:g} {transfers:g} transfer, as fresh seeds confirm for {rightly:g}; {open:g} "
+            "are not decided. {worse:g} surely lose a tenth, and so are there to miss.".format(
+                **table["truths"]
+            )
         ),
         "bank-breaks": markdown(
             [
@@ -177,6 +201,8 @@ def texts(table: Mapping[str, Any]) -> dict[str, str]:
 
 def _rate(count: float, total: float) -> str:
     """A share in percent, with its interval and its counts."""
+    if not total:
+        return f"{count:g} of {total:g}"
     low, high = exact(count, total)
     percent = f"{100 * count / total:.0f} % [{100 * low:.1f}, {100 * high:.1f}]"
     return f"{count:g} of {total:g}, {percent}"
