@@ -99,7 +99,7 @@ class ByHand:
         # PyTorch's constructors have the root of the fan-in.
         if ratio.fan_in > 1 and ratio.fan_out == 1:
             p.mul_(ratio.fan_in**-0.5)
-        p.mul_(_power(self.mistake.std, name, wider, deeper))
+        p.mul_(power(self.mistake.std, name, wider, deeper))
 
     def _rate(self, name: str, p: nn.Parameter, ratio: Fans, wider: float, deeper: float) -> float:
         rate = 1 / ratio.fan_in
@@ -107,7 +107,7 @@ class ByHand:
             rate *= ratio.fan_out
             # The branch's factor multiplies its gradient, and its effect.
             rate *= deeper if name.startswith("blocks.") else 1.0
-        return rate * _power(self.mistake.rate, name, wider, deeper)
+        return rate * power(self.mistake.rate, name, wider, deeper)
 
     def _is_left_out(self, name: str) -> bool:
         few = self.mistake.optimised
@@ -128,7 +128,7 @@ class ByHand:
         return torch.optim.AdamW(parts, eps=self.mistake.eps)
 
 
-def _power(powers: Any, name: str, wider: float, deeper: float) -> float:
+def power(powers: Any, name: str, wider: float, deeper: float) -> float:
     """The factor by which a tensor of this name is wrong."""
     factor = 1.0
     for pattern, (of_width, of_depth) in powers.items():

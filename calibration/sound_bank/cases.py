@@ -300,7 +300,7 @@ PLAIN = [
         optimizer="sgd",
         mistake=Mistake(
             "one rate for all under SGD",
-            rate=times(-1, "one.*", "two.bias", "three.bias") | times(1, "write.weight"),
+            rate={**times(-1, "one.*", "two.bias", "three.bias"), **times(1, "write.weight")},
         ),
     ),
     wide("set pooling", plain.SetPooling, data.clouds),

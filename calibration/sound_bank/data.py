@@ -31,6 +31,11 @@ def stream(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
+def split(x: Tensor, *sizes: int) -> Tensor:
+    """A tensor whose last dimension is several."""
+    return x.reshape(*x.shape[:-1], *sizes)
+
+
 @cache
 def _digits(steps: int, seed: int) -> tuple[Tensor, Tensor]:
     x, y = digits().batches(SIZE, steps, seed)
@@ -46,19 +51,19 @@ def vectors(steps: int, seed: int) -> Batches:
 def images(steps: int, seed: int) -> Batches:
     """Digits as images of one channel, and their classes."""
     x, y = _digits(steps, seed)
-    return list(zip(x.unflatten(-1, (1, 8, 8)), y, strict=True))
+    return list(zip(split(x, 1, 8, 8), y, strict=True))
 
 
 def rows(steps: int, seed: int) -> Batches:
     """Digits as eight tokens of eight pixels, and their classes."""
     x, y = _digits(steps, seed)
-    return list(zip(x.unflatten(-1, (8, 8)), y, strict=True))
+    return list(zip(split(x, 8, 8), y, strict=True))
 
 
 def masked(steps: int, seed: int) -> Batches:
     """Digits as tokens of which some are hidden, and all tokens."""
     x, _ = _digits(steps, seed)
-    x = x.unflatten(-1, (8, 8))
+    x = split(x, 8, 8)
     is_hidden = torch.rand(x.shape[:3], generator=stream(seed)) < 0.3
     return list(zip(x * ~is_hidden[..., None], x, strict=True))
 
@@ -85,7 +90,7 @@ def words(steps: int, seed: int) -> Batches:
     for _ in range(LENGTH):
         state = torch.multinomial(_chain()[state], 1, generator=g)[:, 0]
         states.append(state)
-    ids = torch.stack(states, 1).unflatten(0, (steps, SIZE))
+    ids = torch.stack(states, 1).reshape(steps, SIZE, LENGTH + 1)
     return [(window[:, :-1], window[:, 1:]) for window in ids]
 
 

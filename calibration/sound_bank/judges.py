@@ -11,16 +11,16 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import product
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from tests.self_test_bank.cases import both, rate_times, start_times
 from torch import Tensor, nn
 
 import nfd
-from calibration.sound_bank.by_hand import ByHand, broken_model
+from calibration.sound_bank.by_hand import ByHand, broken_model, power
 from calibration.sound_bank.cases import BASE, Case, Mistake
 from nfd.core.tables import Row
 from nfd.laws.rule_transfer import TOLERANCE
@@ -143,16 +143,22 @@ def self_tested(case: Case, variant: Variant) -> Row:
 
 def mistaken(plan: nfd.Plan, mistake: Mistake, wider: float, deeper: float) -> nfd.Plan:
     """The plan with a mistake of the initial weights and rates."""
-    edits = []
-    for powers, edit in (
-        (mistake.std, start_times),
-        (mistake.rate, rate_times),
-        (mistake.of_plan, start_times),
-        (mistake.of_plan, rate_times),
-    ):
-        for pattern, (width, depth) in powers.items():
-            edits.append(edit(pattern, width=width, depth=depth))
-    return both(*edits)(plan, wider, deeper)
+    entries = dict(plan.entries)
+    for name, entry in entries.items():
+        of_plan = power(mistake.of_plan, name, wider, deeper)
+        start = of_plan * power(mistake.std, name, wider, deeper)
+        rate = of_plan * power(mistake.rate, name, wider, deeper)
+        # An entry has no number for its rate. A factor of the forward pass that the plan believes
+        # to make up for divides initial weights and, by the degree of the optimizer, rates.
+        own = rate ** (-1 / (1 + plan.law_for(name).degree))
+        constant = entry.start.constant
+        begins = replace(
+            entry.start,
+            std=entry.start.std * start * own,
+            constant=None if constant is None else constant * start * own,
+        )
+        entries[name] = replace(entry, start=begins, own_factor=entry.own_factor * own)
+    return replace(plan, entries=entries)
 
 
 # ---- a transfer
@@ -171,7 +177,8 @@ def transferred(case: Case, variant: Variant, axis: str) -> Row:
         row["why"] = moved.answer.title
         regret = moved.of(family.rule).regret
         if regret is not None:
-            row["cost"] = [regret.loss.value, regret.loss.low, regret.loss.high, regret.progress]
+            share = regret.share
+            row["cost"] = [share.value, share.low, share.high]
         advised = moved.best(family.rule, widths[0], depths[0]).value
         if math.isfinite(advised) and (variant == "broken" or verdict == "COSTS"):
             row |= truth(family, task, (widths[-1], depths[-1]), advised, sweep)
@@ -205,12 +212,12 @@ def truth(
 
 def is_surely_worse(row: Row) -> bool:
     """Whether the large network surely loses a tenth of its progress at the advised rate."""
-    return row.get("true_low", 0.0) > TOLERANCE
+    return float(row.get("true_low", 0.0)) > TOLERANCE
 
 
 def is_surely_fine(row: Row) -> bool:
     """Whether it surely loses less."""
-    return row.get("true_high", 1.0) < TOLERANCE
+    return float(row.get("true_high", 1.0)) < TOLERANCE
 
 
 # ---- a watch
@@ -308,10 +315,9 @@ def trained(
         with torch.no_grad():
             matrix.mul_(size[0] / BASE[0])
     if broken == "detached":
-        matrix.requires_grad_(requires_grad=False)
-    options = {key: task.adamw_lr for key in ("adamw_lr",) if task.adamw_lr is not None}
+        matrix.requires_grad = False
     optimizer = plan.make_optimizer(
-        model, case.lr, task.weight_decay, make=task.make_optimizer, **options
+        model, case.lr, task.weight_decay, make=task.make_optimizer, adamw_lr=task.adamw_lr
     )
     watch = nfd.Watch(model, plan, task.sample, every=2, expected=small, seed=seed)
     rates = [group["lr"] for group in optimizer.param_groups]
@@ -328,7 +334,7 @@ def trained(
             group_of(optimizer, matrix)["lr"] *= 30
         optimizer.zero_grad()
         loss = task.value(call(model, inputs), targets)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         if broken == "frozen" and is_broken:
             matrix.grad = None
         optimizer.step()

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
+from calibration.sound_bank.data import split
+
 TEMPERATURE = 0.2
 MARGIN = 0.5
 OFF_DIAGONAL = 0.02
@@ -35,7 +37,7 @@ def triplets(outputs: tuple[Tensor, Tensor], targets: Tensor) -> Tensor:
 
 def pinball(outputs: Tensor, targets: Tensor) -> Tensor:
     """The loss of three quantiles of every target."""
-    error = targets[..., None] - outputs.unflatten(-1, (targets.shape[-1], len(QUANTILES)))
+    error = targets[..., None] - split(outputs, targets.shape[-1], len(QUANTILES))
     q = torch.tensor(QUANTILES)
     return torch.maximum(q * error, (q - 1) * error).mean()
 

@@ -61,7 +61,7 @@ def is_missed(row: Row) -> bool:
 
 def counts(judge: str, row: Row) -> bool:
     """Whether a broken network counts: a transfer is wrong only where truth is clear."""
-    return row["said"] != "refused" and (judge != "transfer" or is_surely_worse(row))
+    return bool(row["said"] != "refused" and (judge != "transfer" or is_surely_worse(row)))
 
 
 def summary(stored: Mapping[str, Any]) -> Row:
@@ -137,7 +137,7 @@ def still_says(row: Row) -> str:
 
 def is_wrong_later(row: Row) -> bool:
     """Whether an answer that was wrong still is."""
-    return still_says(row) == row["said"]
+    return bool(still_says(row) == row["said"])
 
 
 def named(case: Case, variant: str, row: Row) -> str:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from calibration.sound_bank.data import CLASSES, COORDINATES, FEATURES, LENGTH, SYMBOLS
+from calibration.sound_bank.data import CLASSES, COORDINATES, FEATURES, LENGTH, SYMBOLS, split
 
 GROUP = 8
 BASIS = 5
@@ -72,6 +72,8 @@ class Bilinear(nn.Module):
 
 class Fourier(nn.Module):
     """Fixed random frequencies of the input, then an MLP."""
+
+    frequencies: Tensor
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
@@ -301,6 +303,8 @@ class Sage(nn.Module):
 class ContinuousFilter(nn.Module):
     """SchNet's convolution: neighbours times a learned function of the distance."""
 
+    centres: Tensor
+
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
         self.read = nn.Linear(COORDINATES, width)
@@ -372,8 +376,8 @@ class Causal(nn.Module):
 
     def forward(self, x: Tensor) -> Any:
         h = F.gelu(self.first(F.pad(x.transpose(1, 2), (1, 0))))
-        for layer in self.layers:
-            h = F.gelu(layer(F.pad(h, (layer.dilation[0], 0))))
+        for k, layer in enumerate(self.layers):
+            h = F.gelu(layer(F.pad(h, (2 ** (k + 1), 0))))
         return self.write(h).transpose(1, 2)
 
 
@@ -484,8 +488,9 @@ class Siren(nn.Module):
         self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
         self.write = nn.Linear(width, 2)
         nn.init.uniform_(self.first.weight, -1 / FEATURES, 1 / FEATURES)
+        most = (6 / width) ** 0.5
         for layer in self.layers:
-            nn.init.uniform_(layer.weight, -((6 / width) ** 0.5), (6 / width) ** 0.5)
+            nn.init.uniform_(layer.get_parameter("weight"), -most, most)
 
     def forward(self, x: Tensor) -> Any:
         x = torch.sin(4 * self.first(x))
@@ -496,6 +501,8 @@ class Siren(nn.Module):
 
 class EdgeFunctions(nn.Module):
     """A KAN: every edge has a function, a sum of five bumps."""
+
+    centres: Tensor
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
@@ -531,7 +538,7 @@ class BlockDiagonal(nn.Module):
     def forward(self, x: Tensor) -> Any:
         h = F.relu(self.read(x))
         for small in self.small:
-            h = torch.einsum("bgi,goi->bgo", h.unflatten(-1, (-1, GROUP)), small)
+            h = torch.einsum("bgi,goi->bgo", split(h, -1, GROUP), small)
             h = F.relu(h.transpose(1, 2).flatten(1)) * 1.4
         return self.write(F.relu(self.mix(h)))
 
@@ -574,7 +581,7 @@ class Beats(nn.Module):
             if k < len(self.back):
                 rest = rest - self.back[k](h)
             total = total + ahead(h)
-        return total.unflatten(1, (LENGTH, 2))
+        return split(total, LENGTH, 2)
 
 
 class OverTokens(nn.Module):

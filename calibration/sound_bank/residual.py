@@ -457,7 +457,7 @@ class Stream(nn.Module):
         self.norm = (last or norm)(width)
         self.head = nn.Linear(width, outputs, bias=not tied)
         if tied:
-            self.head.weight = self.read.weight
+            self.head.weight = self.read.get_parameter("weight")
         self.pool, self.cap = pool, cap
         self.times = times(width) if times else 1.0
 
