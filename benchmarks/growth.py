@@ -301,7 +301,7 @@ def _file(kind: str, value: int) -> Callable[[], object]:
 _WIDTHS = (2**14, 2**16, 2**18, 2**20)
 _STORE = (1250, 2500, 5000, 10_000)
 _ROWS = (3125, 12_500, 50_000, 100_000)
-_FILES = (3125, 6250, 12_500, 25_000)
+_FILES = (12_500, 25_000, 50_000, 100_000)
 _TENSORS = (1320, 2640, 5280, 10_560)
 _EVERY_TENSOR = "every tensor is read a fixed number of times"
 
@@ -362,10 +362,10 @@ QUANTITIES = {
         "tensors of a model", _plan_of_tensors, _TENSORS, 1, 1, _EVERY_TENSOR
     ),
     "watch: attach and look": Quantity(
-        "tensors of a model", _watch_of_tensors, (165, 330, 660, 1320), 1, 1, _EVERY_TENSOR
+        "tensors of a model", _watch_of_tensors, _TENSORS, 1, 1, _EVERY_TENSOR
     ),
     "check": Quantity(
-        "tensors of a model", _check_of_tensors, (66, 132, 264, 528), 1, 1, _EVERY_TENSOR
+        "tensors of a model", _check_of_tensors, (528, 1056, 2112, 4224), 1, 1, _EVERY_TENSOR
     ),
 }  # fmt: skip
 

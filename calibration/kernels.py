@@ -383,21 +383,6 @@ def pair_rows() -> list[Row]:
     return rows
 
 
-def second_rows() -> list[Row]:
-    """Measure seconds of kernels that had been out of reach of tables, the best of three."""
-    rows = list[Row]()
-    for count, horizon in ((200, 10.0), (4, 100.0)):
-        X = inputs(count, 5, 5)
-        times = list[float]()
-        for _ in range(3):
-            start = time.process_time()
-            K = nfd.kernel(X, kind="ntk", activation="erf", horizon=horizon)
-            times.append(time.process_time() - start)
-        assert bool(K.isfinite().all())
-        rows.append({"inputs": count, "horizon": horizon, "seconds": min(times)})
-    return rows
-
-
 # ---- the page
 
 
@@ -431,15 +416,7 @@ def tables(numbers: Row) -> dict[str, str]:
         rows.append(
             {"checked": checked, "against": against, "difference": f"at most {largest:.0e}"}
         )
-    seconds = [
-        {
-            "inputs": row["inputs"],
-            "horizon": f"{row['horizon']:g}",
-            "seconds of a core": f"{row['seconds']:.2f}",
-        }
-        for row in numbers["seconds"]
-    ]
-    return {"kernel-checks": markdown(rows), "kernel-seconds": markdown(seconds)}
+    return {"kernel-checks": markdown(rows)}
 
 
 def _span(values: Iterable[float], decimals: int) -> str:
@@ -456,7 +433,6 @@ def main() -> None:
         "ensembles": partial(ensemble_rows, 256, 256),
         "gradients": gradient_rows,
         "pairs": pair_rows,
-        "seconds": second_rows,
     }
     parser.add_argument("--only", nargs="*", default=list(parts))
     given = parser.parse_args()

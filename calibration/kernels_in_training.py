@@ -515,10 +515,9 @@ def _answer(numbers: dict[str, Any]) -> str:
     return paragraph(
         "**They turn: while relu networks of infinite width learn to tell odd from even digits, "
         f"features turn by {sentence(turned['shared'], '.0f', level=LEVEL)} degrees in 32 steps, "
-        "and in the decoupled network of the paper by "
-        f"{sentence(turned['difference'], '.0f')} less.** Kernels of a lazy network would stay at "
-        "0. `nfd.predict(probes=x, kernels=True)` computes them for the paper's networks, with 95 "
-        f"% intervals that hold in {100 * mean(held):.0f} % of the entries of dense networks, and "
+        f"and in the decoupled network by {sentence(turned['difference'], '.0f')} less.** "
+        "`nfd.predict(probes=x, kernels=True)` computes them for the paper's networks, with 95 % "
+        f"intervals that hold in {100 * mean(held):.0f} % of the entries of dense networks, and "
         "`kernels=nfd.Kernels(modules=[...])` at modules of any model."
     )
 
@@ -542,9 +541,9 @@ def _width_words(rows: Sequence[Row]) -> str:
     differences = [100 * row["difference"] for row in rows]
     errors = max(row["z"] for row in rows)
     return paragraph(
-        "In a two-block causal Transformer, five steps of SGD or Adam, 12 replicates, widths 128 "
-        f"over 32 give the kernels of 256 over 64 but for {_range(differences)} %, within "
-        f"{errors:.1f} standard errors."
+        "In a two-block causal Transformer, five steps of SGD or Adam, widths 128 over 32 give the "
+        f"kernels of 256 over 64 but for {_range(differences)} %, within {errors:.1f} standard "
+        "errors."
     )
 
 
@@ -594,9 +593,8 @@ def _rule_words(rows: Sequence[Row]) -> str:
     return paragraph(
         f"Of {len(networks)} more networks, two-layer blocks and one-layer blocks under "
         f"{listed(OPTIMIZERS[name] for name in optimizers)}, kernels move by {moved} % in four "
-        f"steps, half-widths are {widths} %, and {held} % of the entries hold. Dense networks, "
-        f"with optimizers of their own, are {apart} standard errors away, RMS; 1.2 is expected of "
-        "8 replicates."
+        f"steps, half-widths are {widths} %, and {held} % of the entries hold; dense networks are "
+        f"{apart} standard errors away, RMS, where 1.2 is expected of 8 replicates."
     )
 
 

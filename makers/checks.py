@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import inspect
 import json
-import textwrap
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -36,12 +35,8 @@ UNCERTAIN (?) ([how often a check is wrong](verdicts.md)). The paper's two-layer
 
 {depth}
 
-- **Uniform learning rates** (`depth-mup`) keep the function's update, but inner layers learn less and less, as
-  $L^{{-1/2}}$ (Fig. 5, row 1 of the paper).
-- **Eq. 8** (`depth-mup-inner`) repairs the inner updates. Together they then change the function by an amount that
-  grows as $\\sqrt L$ ([why](mathematics/inner-layers.md)).
-- **A multiplier of 1/L** (`complete-p`) keeps both.
-- **GPT-2 under `mup`** has no factor of depth: every block adds its own update to the stream.
+Under uniform rates (`depth-mup`) inner layers learn less and less, under Eq. 8 their joint effect on the function grows,
+and a multiplier of 1/L (`complete-p`) keeps both ([why](mathematics/inner-layers.md)).
 
 ## Against width
 
@@ -49,14 +44,6 @@ UNCERTAIN (?) ([how often a check is wrong](verdicts.md)). The paper's two-layer
 
 Under a rule for width the updates of layers stay as they are. The effect of inner layers on the function falls to a
 limit, as in small sound networks: LIMIT is not a fault.
-
-## As it is printed
-
-The first of them, and after it `check.wrong`:
-
-```text
-{first}
-```
 
 What to do about a verdict: [my check fails](howto/check-fails.md). Your own model: [check my
 Transformer](howto/transformer.md).
@@ -144,12 +131,6 @@ def grid(checks: Mapping[str, nfd.Check], axis: str) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def opening(check: nfd.Check) -> str:
-    """The answer of a check as it is printed, and its causes."""
-    causes = [textwrap.fill(cause, 96, subsequent_indent="  ") for cause in check.wrong]
-    return "\n".join([str(check), "", *causes])
-
-
 def main() -> None:
     """Run every check and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -202,8 +183,7 @@ def main() -> None:
         widths = {row["width"] for row in check.rows}
         if len(widths) > 1:
             wide[title] = check
-    first = opening(next(iter(checks.values())))
-    page = PAGE.format(depth=grid(checks, "depth"), width=grid(wide, "width"), first=first)
+    page = PAGE.format(depth=grid(checks, "depth"), width=grid(wide, "width"))
     (a.out / "checks.md").write_text(page, encoding="utf-8")
 
 

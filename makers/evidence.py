@@ -226,27 +226,6 @@ def read(path: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
 
 
-def epochs() -> Any:
-    """Test errors of networks by width, and of kernels."""
-    rows: list[Row] = [
-        {
-            "series": f"{row['weights']} weights",
-            "x": int(row["width"]),
-            "y": float(row["test_error"]),
-            "low": float(row["test_error_low"]),
-            "high": float(row["test_error_high"]),
-        }
-        for row in read(DOCS / "epochs.csv")
-    ]
-    grey = list[Row]()
-    for row in read(NUMBERS / "epochs-limits.csv"):
-        if row["name"] in ("NNGP, depth 4", "NTK, depth 4"):
-            error = float(row["value"])
-            grey += [{"series": row["name"], "x": x, "y": error} for x in (64, 8192)]
-    title = "Wider networks come to the error of kernels,\nnot below it"
-    return panel(title, rows, "width n", "test error, %", grey, "semilogarithmic")
-
-
 def bar(row: dict[str, str], value: str) -> Row:
     """The ends of a bar and the point on it, by the names of columns of a CSV."""
     return {"y": float(row[value]), "low": float(row["low"]), "high": float(row["high"])}
@@ -290,36 +269,6 @@ def wide() -> Any:
     return panel(title, rows, "width", "training loss, nats per byte", limit, "semilogarithmic")
 
 
-# Columns that name an exponent of Muon.
-COLUMNS = ("optimizer", "axis", "rule", "quantity")
-
-
-def muon() -> Any:
-    """Draw how updates go with size under Muon, as powers."""
-    names = {
-        ("width", "complete-p"): "width",
-        ("depth", "complete-p"): "depth, complete-p",
-        ("depth", "depth-mup"): "depth, depth-mup",
-    }
-    every = read(NUMBERS / "muon.csv")
-    rows = list[Row]()
-    for quantity in ("inner", "function"):
-        for (axis, rule), name in names.items():
-            wanted = ("muon", axis, rule, f"{quantity} update")
-            (row,) = (row for row in every if tuple(map(row.get, COLUMNS)) == wanted)
-            ends = {end: float(row[end]) for end in ("value", "low", "high")}
-            rows.append({"name": f"{quantity}, {name}"} | ends)
-    x = alt.X(
-        "value:Q",
-        scale=alt.Scale(domain=[-0.7, 0.4]),
-        axis=alt.Axis(tickCount=6, title="power of the size"),
-    )
-    zero = chart([{"value": 0}]).mark_rule(color=COLOURS[1], strokeWidth=1.5).encode(x=x)
-    return named(rows, x, zero).properties(
-        title=title("Under depth-mup inner layers learn less in deep networks")
-    )
-
-
 def million() -> Any:
     """Losses of networks of three widths while they train."""
     every = read(NUMBERS / "million.csv")
@@ -349,10 +298,8 @@ def pictures() -> dict[str, str]:
         "coverage": svg(covered(coverage.read()), SCALE),
         "benchmarks": svg(faster(Result.read(BASELINE)), SCALE),
         "verdicts": svg(wrong(numbers["situations"]), SCALE),
-        "epochs": svg(epochs(), SCALE),
         "transformers": svg(ladders(), SCALE),
         "wide-gpt": svg(wide(), SCALE),
-        "muon": svg(muon(), SCALE),
         "million": svg(million(), SCALE),
         "figure-5d": svg(rates(), SCALE),
     }

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from jinja2 import Environment, StrictUndefined
 
+from calibration import forms
 from makers import real_ladders_charts as charts
 from makers.pictures import svg
 from makers.real_ladders_charts import Row, signed
@@ -61,8 +62,6 @@ SHOWN_OF_OWN = (
     "error",
     "inside",
 )
-# A source whose rates diverge in fewer cells is among those that do not.
-RARE = 0.01
 # Sources under MIT or Apache-2.0.
 FREE = ("epfl", "fantastic", "gadre", "gemstones", "olmo", "porian")
 
@@ -211,6 +210,7 @@ def page(numbers: Row) -> str:
     template = environment.from_string(WORDS.read_text(encoding="utf-8"))
     constants = {name: value for name, value in globals().items() if name.isupper()}
     facts = {**facts_of_ladders(numbers), **facts_of_rates(numbers["rates"])}
+    facts["forms"] = forms.texts(forms.read_rows())
     return filled(template.render({**constants, **numbers, **facts})) + "\n"
 
 
@@ -249,11 +249,6 @@ def facts_of_rates(rates: Row) -> dict[str, Any]:
         "cheaper": sum(row["excess"] < min(row["same"], row["plan"]) for row in cases),
         "met": sum(row["excess"] <= row["goal"] for row in with_goal),
         "held": float(np.mean([*coverage.values()])),
-        "small": [
-            row
-            for source, row in rates["prices"].items()
-            if source != "all" and row["diverged"] < RARE
-        ],
         "below": [
             f"{name} ({share(value)})" for name, value in coverage.items() if value < COVERED
         ],

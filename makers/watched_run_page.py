@@ -48,15 +48,8 @@ A check of small networks with the same batches, rate and schedule says what to 
 
 ## The run that goes wrong
 
-The script trains width {width} and depth {depth} by this plan, in a loop of plain PyTorch:
-
-```text
-watch = nfd.Watch(model, plan, sample, every={every}, expected="{out}/check")
-...
-group["lr"] = lr * schedule(step) * group["lr_scale"]  # of every group, before every step
-...
-watch.step()  # after optimizer.step()
-```
+The script trains width {width} and depth {depth} by this plan, in a loop of plain PyTorch that sets
+`group["lr"] = lr * schedule(step) * group["lr_scale"]` of every group, and steps a watch of the check, `every={every}`.
 
 The run keeps its bands: {sound_alerts}. Many loops set one rate for all groups, `group["lr"] = lr * schedule(step)`.
 The plan gave the matrices inside of branches {factor:g} times the rate of the embedding; that line erases it. Nothing
@@ -70,7 +63,7 @@ breaks, and the loss falls. {alert}
 
 Two ways lead on from step {read}. One loop takes `group["lr_scale"]` again and continues with its present weights. The
 other starts again, with the weights of `plan.apply_` and the batches that are left, so that all runs have cost the
-same. Here it paid to begin again. How to watch your own run: [watch a training](watch.md).
+same. How to watch your own run: [watch a training](watch.md).
 """
 
 
@@ -82,7 +75,7 @@ def page(numbers: Numbers) -> str:
         transfer=command_block(numbers["transfer"]["command"]),
         check=command_block(numbers["check"]["command"]),
         plan=command_block(numbers["plan"]["command"]),
-        transferred=numbers["transfer"]["printed"],
+        transferred=numbers["transfer"]["printed"].partition("\n")[0],
         **numbers["setting"],
         sound_alerts=f"{len(sound['alerts'])} alerts",
         alert=alert(wrong["alerts"], numbers["setting"]["read"]),
@@ -93,14 +86,12 @@ def page(numbers: Numbers) -> str:
 
 
 def alert(alerts: Sequence[Numbers], read: int) -> str:
-    """The first alert, and what leads over to what the watch prints when it is read."""
+    """When the first alert comes, and what leads over to what the watch prints when it is read."""
     if not alerts:
         return "The watch raises no alert here. `print(watch)` at the end:"
-    step = alerts[0]["step"]
-    text = quoted([alerts[0]["text"]])
     return (
-        f"The optimizer of the plan warns at its first step, and the watch at step {step}:\n\n{text}\n\n"
-        f"Suppose that nobody reads it before step {read}. `print(watch)` then:"
+        "The optimizer of the plan warns at its first step, and the watch at step "
+        f"{alerts[0]['step']}. Suppose that nobody reads it before step {read}. `print(watch)` then:"
     )
 
 
@@ -115,11 +106,6 @@ def command_block(command: str) -> str:
 def filled(text: str) -> str:
     """Wrap a text into lines that the page shows whole."""
     return textwrap.fill(text, WIDTH, break_on_hyphens=False, break_long_words=False)
-
-
-def quoted(texts: Sequence[str]) -> str:
-    """Show texts as blocks of text."""
-    return "\n\n".join(f"```text\n{filled(text)}\n```" for text in texts)
 
 
 def losses(numbers: Numbers) -> str:

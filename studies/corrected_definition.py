@@ -46,6 +46,8 @@ NUMBERS = Path(__file__).with_suffix(".json")
 STORE = ROOT / "build/corrected-definition"
 DEPTH = 8
 LOOKS = (0, 1, 5, 40)
+# The looks of the page.
+SHOWN = (LOOKS[1], LOOKS[-1])
 OUTPUT_PROBES = 64
 FEATURE_PROBES = 16
 SEEDS = 24
@@ -142,13 +144,13 @@ def rows_of(case: Case) -> list[dict[str, Any]]:
 
 
 def page_table(rows: list[dict[str, Any]]) -> str:
-    """Return the distances as a table with a column for each look."""
+    """Return the distances as a table with a column for each look that is shown."""
     cells: dict[str, list[str]] = {}
     for row in rows:
-        name = f"{row['activation']}, {row['quantity']}, {row['group']}"
-        before = [""] if row["quantity"] == "outputs" else []
-        cells.setdefault(name, before).append(_percent(row))
-    return table(["", *(f"step {step}" for step in LOOKS)], cells)
+        if row["step"] in SHOWN:
+            name = f"{row['activation']}, {row['quantity']}, {row['group']}"
+            cells.setdefault(name, []).append(_percent(row))
+    return table(["", *(f"step {step}" for step in SHOWN)], cells)
 
 
 def _percent(row: dict[str, Any]) -> str:

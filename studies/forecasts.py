@@ -20,7 +20,6 @@ file with all that a row has except ``forecast``, ``refused``, ``usual`` and ``v
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import re
 from pathlib import Path
@@ -42,12 +41,6 @@ def read() -> dict[str, list[Row]]:
     """The forecasts and the outcomes."""
     stored: dict[str, list[Row]] = json.loads(STORE.read_text(encoding="utf-8"))
     return stored
-
-
-def hash_of(row: Row) -> str:
-    """The hash of a row, whatever the order of its names."""
-    text = json.dumps(row, sort_keys=True, ensure_ascii=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def forecast_of(row: Row) -> Row:
@@ -158,20 +151,14 @@ def _score(rows: list[Row], outcomes: dict[str, Row]) -> str:
 
 
 def _note(row: Row, outcome: Row | None) -> str:
-    """What a row was made from, and where its numbers are."""
-    authors = row["authors"]
-    own = f"Its authors: {authors['date']}, {authors['source']}."
-    if authors.get("note"):
-        own += f" {authors['note']}"
-    refused = f" Refused: {row['refused'].split('. ')[0]}." if row["refused"] else ""
-    note = (
-        f"- **{row['run']}** (`{row['id']}`): {row['score']}, at {in_words(row['target'])}, from "
-        f"{len(row['runs'])} runs ({row['source']}; public {row['known']}), by nfd "
-        f"{row['version']}. {row['caveat']} {own}{refused}"
-    )
-    if outcome is not None:
-        note += f" Measured: {outcome['date']}, {outcome['source']}."
-    return _linked(f"{note} Hash `{hash_of(row)}`.")
+    """What speaks against a row, and where its outcome is from."""
+    note = row["authors"].get("note", "")
+    note = f"Its authors: {note}" if note else ""
+    refused = f"Refused: {row['refused'].split('. ')[0]}." if row["refused"] else ""
+    measured = f"Measured: {outcome['source']}." if outcome is not None else ""
+    parts = [row["caveat"], note, refused, measured]
+    words = " ".join(part for part in parts if part)
+    return _linked(f"- **{row['run']}**, {in_words(row['target'])}: {words}")
 
 
 def _linked(text: str) -> str:

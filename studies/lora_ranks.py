@@ -425,7 +425,6 @@ def texts(numbers: Any) -> dict[str, str]:
         "answer": _answer(first, later),
         "rank": markdown(ranks),
         "width": markdown(_in_width(first, later)),
-        "plan": _with_the_plan(later),
     }
 
 
@@ -441,19 +440,6 @@ def _answer(first: dict[str, nfd.Transfer], later: dict[str, nfd.Transfer]) -> s
         f"undecided. Under Muon no factor keeps it: {sentence(muon.limits)}.** In width, on a "
         f"later look, one rate for A and B moves by {sentence(one.limits)}, which excludes 0, and "
         f"the plan's rates by {sentence(plan.limits)}; by the criterion both are undecided."
-    )
-
-
-def _with_the_plan(later: dict[str, nfd.Transfer]) -> str:
-    drifts = list[str]()
-    for factor in ("alpha/sqrt(r)", "none"):
-        drift = later[f"adamw, rank, {factor}, plan"].drift(RULE, "width")
-        drifts.append(sentence(drift.limits, level="" if drifts else LEVEL))
-    return paragraph(
-        "In rank, with the plan's rate of B and AdamW, the best rate moves by "
-        f"{drifts[0]} under alpha / sqrt(r) and {drifts[1]} without a factor, as under alpha / r. "
-        "To Adam, a rate of B that undoes the factor is the same training but for its epsilon, so "
-        "this is not further evidence."
     )
 
 

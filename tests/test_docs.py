@@ -51,7 +51,6 @@ LONG |= {
     for name in (
         "cluster",
         "limit",
-        "paper",
         "plan",
         "scaling-law",
         "train-this-size",
@@ -105,7 +104,6 @@ def test_every_block_says_what_it_is(page: str) -> None:
 COLUMNS = 88
 # Pages whose output of earlier versions is wider, and the README.
 WIDE_OUTPUT = {
-    "docs/checks.md",
     "docs/tutorial.md",
     *(
         f"docs/howto/{name}.md"
@@ -113,7 +111,6 @@ WIDE_OUTPUT = {
             "plan",
             "scaling-law",
             "transfer",
-            "transformer",
             "watch",
             "watched-run",
         )

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+import hashlib
+import json
+from typing import Any
 
 import pytest
 
-from studies.forecasts import added, ended, forecast_of, hash_of, read, score_of, texts
+from studies.forecasts import added, ended, forecast_of, read, score_of, texts
 
 # A row that is added gets a line; no line is changed or taken out.
 FORECASTS = {
@@ -20,6 +23,12 @@ OUTCOMES = {
     "marin-1e23": "9fde78d1deb10e51",
     "marin-67b-a2b-8t": "08ef5ea36df31054",
 }
+
+
+def hash_of(row: dict[str, Any]) -> str:
+    """The hash of a row, whatever the order of its names."""
+    text = json.dumps(row, sort_keys=True, ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def test_no_row_on_record_was_edited() -> None:

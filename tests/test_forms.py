@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from calibration.forms import FORMS, fitted, read_rows
+from calibration.forms import FORMS, fitted, read_rows, texts
+from makers.real_ladders_page import PAGE
 
 SIZES = np.array([(N, D) for N in (1e8, 3e8, 1e9) for D in (2e9, 1e10, 5e10)])
 TRUE = {
@@ -17,6 +18,15 @@ TRUE = {
 
 def test_every_ladder_is_forecast() -> None:
     assert len({row["ladder"] for row in read_rows()}) == 24
+
+
+def test_the_page_has_what_the_rows_say() -> None:
+    rows = read_rows()
+    page = PAGE.read_text(encoding="utf-8").replace("\n", " ")
+    halved = [row | {"error": row["error"] / 2} for row in rows]
+    for name, text in texts(rows).items():
+        assert text.replace("\n", " ") in page
+        assert texts(halved)[name].replace("\n", " ") not in page
 
 
 @pytest.mark.parametrize("name", FORMS)

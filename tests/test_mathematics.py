@@ -19,9 +19,12 @@ import torch
 import nfd
 from nfd.core.activations import stream_variances
 from nfd.core.estimates import student
+from nfd.core.names import Axis
+from nfd.laws.best_size import Cost
+from nfd.laws.loss_law import fit_law
 from nfd.laws.rule_transfer import TOLERANCE
 from nfd.limits.predict import Ensemble, extrapolated, to_infinity
-from nfd.meters.verdict import verdict_of
+from nfd.meters.verdict import judged, verdict_of
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = [*sorted((DOCS / "mathematics").glob("*.md")), DOCS / "limits-of-the-tool.md"]
@@ -82,15 +85,6 @@ def test_unfolded_rates_are_those_of_the_page(rule: str) -> None:
 # ---- infinite depth, response
 
 
-def test_the_table_of_kernels() -> None:
-    table = np.array(rows("mathematics/infinite-depth", "| cosine | NNGP"), dtype=np.float64)
-    assert len(table) == 5
-    angles = np.arccos(np.concatenate([[1.0], table[:, 0]]))
-    x = np.stack([np.cos(angles), np.sin(angles)], 1) * math.sqrt(2)
-    for kind, values in zip(("nngp", "ntk", "independent-feedback"), table[:, 1:].T, strict=True):
-        assert np.abs(nfd.kernel(x, kind=kind)[0, 1:] - values).max() < 2e-8
-
-
 @pytest.mark.parametrize("T", [0.5, 3.0])
 def test_closed_forms_of_kernels(T: float) -> None:
     x = np.ones((1, 3))
@@ -116,7 +110,77 @@ def test_ratios_of_the_first_step_are_those_of_the_page() -> None:
     ).replace("\n", " ")
 
 
+@pytest.mark.parametrize(("T", "L"), [(1.0, 4), (0.5, 16), (4.0, 64)])
+def test_the_tangent_kernel_over_that_of_decoupled_networks(T: float, L: int) -> None:
+    x = np.ones((1, 2))
+    tangent = nfd.kernel(x, kind="ntk", horizon=T, depth=L)[0, 0]
+    decoupled = nfd.kernel(x, kind="independent-feedback", horizon=T, depth=L)[0, 0]
+    assert math.isclose(tangent / decoupled, 1 + (T / 4) / (1 + T / (2 * L)), rel_tol=1e-9)
+
+
+# Of the networks whose first step is measured: width and one input with the mean square 1.
+WIDTH = 512
+ONE_INPUT = torch.ones(1, 4, dtype=torch.float64)
+
+
+def measured_response(feedback: str, depth: int, seed: int) -> list[float]:
+    """What initial matrices answer to the change of one small step, along g, for every layer."""
+    rate = 0.01
+    net = nfd.ResNet(4, 1, WIDTH, depth, feedback=feedback, seed=seed, dtype=torch.float64)
+    start = [layer.weight.detach().clone() for layer in net.outer]
+    before = net.streams(ONE_INPUT)
+    # A loss with the derivative 1.
+    before.outputs.sum().backward()
+    h = before.h[:, 0]
+    g = before.delta[:, 0]
+    nfd.SGD(net.param_groups(rate)).step()
+    moved = torch.relu(net.streams(ONE_INPUT).h[:, 0]) - torch.relu(h)
+    answers = [matrix @ moved[k] / math.sqrt(WIDTH) for k, matrix in enumerate(start)]
+    along = [float(g[k + 1] @ y / g[k + 1].square().sum()) for k, y in enumerate(answers)]
+    return [-value * math.sqrt(depth) / rate for value in along]
+
+
+def test_the_response_to_one_step_is_that_of_the_page() -> None:
+    depth = 4
+    D = 1.0
+    expected = []
+    for k in range(depth):
+        # relu: s = 1/2, m = q/2
+        expected.append(D / 2)
+        D += ((1 + 1 / (2 * depth)) ** k / 2 + D / 2) / depth
+    standard = torch.tensor([measured_response("shared", depth, seed) for seed in range(4)])
+    decoupled = torch.tensor([measured_response("independent", depth, seed) for seed in range(4)])
+    assert (standard.mean(0) / torch.tensor(expected) - 1).abs().max() < 0.3
+    assert decoupled.mean(0).abs().max() < 0.2
+
+
 # ---- extrapolation, inner layers
+
+
+def inner_part(feedback: str, depth: int, seed: int) -> float:
+    """How far the first update of inner matrices under Eq. 8 moves the output, over the rate."""
+    rate = 1e-4
+    net = nfd.ResNet(
+        4, 1, 256, depth, block="two-layer", feedback=feedback, seed=seed, dtype=torch.float64
+    )
+    start = [layer.weight.detach().clone() for layer in net.inner]
+    optimizer = nfd.SGD(net.param_groups(rate, "depth-mup-inner"))
+    net(ONE_INPUT).sum().backward()
+    optimizer.step()
+    with torch.no_grad():
+        trained = net(ONE_INPUT).item()
+        for layer, weight in zip(net.inner, start, strict=True):
+            layer.weight.copy_(weight)
+        return float(net(ONE_INPUT).item() - trained) / rate
+
+
+def test_inner_layers_move_the_function_as_the_page_says() -> None:
+    depth = 16
+    expected = math.sqrt(depth) * (1 + 1 / (2 * depth)) ** (depth - 1) / 2
+    shared = sum(inner_part("shared", depth, seed) for seed in range(3)) / 3
+    independent = sum(inner_part("independent", depth, seed) for seed in range(3)) / 3
+    assert abs(shared / expected - 1) < 0.3
+    assert abs(independent / expected) < 0.1
 
 
 def test_a_third_of_the_last_move_is_left() -> None:
@@ -163,6 +227,28 @@ def test_a_limit_in_depth_is_found_where_there_is_one(
         assert float(found.of(ensembles(means)).mean()) == pytest.approx(2, abs=1e-3)
 
 
+# ---- size
+
+
+def test_the_best_size_for_a_budget_is_that_of_the_page() -> None:
+    a = 11.0
+    b = 0.75
+    budget = 10**9
+    losses = {
+        (n, L): [0.7 + a / n + b / L + 1e-6 * math.sin(s + n + 7 * L) for s in range(4)]
+        for n in (64, 128, 256, 512)
+        for L in (4, 8, 16, 32)
+    }
+    law = fit_law(("width", "depth"), losses, paired=False)
+    # (2 + n L) n
+    cost = Cost(0, 2, 0, 1)
+    size = nfd.ScalingLaw(law, losses, "made up", costs={"flops": cost}).best(flops=budget)
+    least = (27 * a**2 * b / (4 * budget)) ** (1 / 3)
+    assert math.isclose(size.predicted.value - law.floor.value, least, rel_tol=2e-3)
+    # The optimum is flat, and sizes are whole numbers.
+    assert math.isclose(size.width / size.depth, a / (2 * b), rel_tol=0.05)
+
+
 # ---- statistics
 
 
@@ -177,3 +263,18 @@ def test_rules_of_verdicts_are_those_of_the_page() -> None:
         for v in re.findall("0[.]1", row[1])
     }
     assert bounds == {TOLERANCE}
+
+
+@pytest.mark.parametrize(
+    ("meter", "axis", "direction", "verdict"),
+    [
+        ("inner_update", "width", 0.0, ("COLLAPSES", "trend")),
+        ("function_update_inner", "width", 0.0, ("LIMIT", "limit")),
+        ("inner_update", "width", -0.3, ("LIMIT", "direction")),
+        ("activation", "depth", 0.0, ("LIMIT", "embedding")),
+    ],
+)
+def test_falls_that_are_no_faults_are_those_of_the_page(
+    meter: str, axis: Axis, direction: float, verdict: tuple[str, str]
+) -> None:
+    assert judged(meter, axis, student(-0.4, 0.02, 30), direction=direction) == verdict

@@ -98,16 +98,10 @@ def _costs(numbers: dict[str, Any]) -> str:
 
 
 def _says(numbers: dict[str, Any]) -> str:
-    kept = number(numbers["standard"]["cost over muP"]["value"], ".3f")
-    decayed = number(numbers["standard-decay"]["cost over muP"]["value"], ".3f")
     lead = numbers["added"]["mup over embedding"]["value"]
     head = number(lead + numbers["small-head"]["cost over muP"]["value"], ".3f")
-    points = (
-        f"- **A kept rate is the error, not the embedding.** It loses {kept} nats to muP; lr/m wins.",
-        "- **muP loses by the initial weights of its head** (added afterwards): with these, "
+    return paragraph(
+        "**muP loses by the initial weights of its head** (added afterwards): with these, "
         f'"embedding" loses {head} of its lead of {number(lead, ".3f")} nats ([the same in a '
-        "nanoGPT](against-others.md)).",
-        f"- **Decay halves what a kept rate costs**, from {kept} to {decayed} nats. It does not "
-        "keep the best rate.",
+        "nanoGPT](against-others.md))."
     )
-    return "\n".join(paragraph(point).replace("\n", "\n  ") for point in points)

@@ -1,4 +1,4 @@
-"""Texts of docs/muon.md, from the stored numbers of version 0.2.0."""
+"""Texts of docs/muon-depth.md about blocks of two layers, from the stored numbers of version 0.2.0."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def texts(rows: Sequence[Row]) -> dict[str, str]:
     return {
         "answer": _answer(rows),
         "exponents": markdown(_exponents(rows)),
-        "adamw": _adamw(rows),
+        "others": _others(rows),
         "powers": markdown(_powers(rows)),
     }
 
@@ -63,19 +63,10 @@ def _of(rows: Sequence[Row], ladder: tuple[str, str, str], quantity: str) -> Row
 def _answer(rows: Sequence[Row]) -> str:
     width = sentence(_of(rows, LADDERS["Muon, width"], "drift"), level=LEVEL)
     depth = sentence(_of(rows, LADDERS["Muon, depth, complete-p"], "drift"))
-    falls = sentence(_of(rows, LADDERS["Muon, depth, depth-mup"], "inner update"))
-    cured = ("muon", "depth", "depth-mup-inner")
-    drift = sentence(_of(rows, cured, "drift"))
-    cost = sentence(scaled(_of(rows, cured, "regret over progress"), 100), ".0f", " %")
-    plain = ("muon", "depth", "mup")
-    without = sentence(_of(rows, plain, "drift"))
-    lost = sentence(scaled(_of(rows, plain, "regret over progress"), 100), ".0f", " %")
     return paragraph(
-        "**Use `complete-p`. Under it Muon's best learning rate stays, from width 64 to 4,096 and "
-        f"from depth 4 to 32, and inner layers learn:** it moves by {width} doublings per doubling "
-        f"of width, {depth} of depth. Under `depth-mup` updates of inner layers fall with depth, by "
-        f"{falls}. Eq. 8 (`depth-mup-inner`) cures that, but moves the best rate by {drift}, which "
-        f"costs {cost} of the progress at depth 32; `mup`, by {without}, costs {lost}."
+        "**Use `complete-p`, branches of 1/L: under it Muon's best learning rate stays, and inner "
+        "layers learn.** In blocks of two layers it moves, in doublings per doubling of the size, by "
+        f"{width} in width, from 64 to 4,096, and by {depth} in depth, from 4 to 32."
     )
 
 
@@ -92,13 +83,22 @@ def _exponents(rows: Sequence[Row]) -> list[Row]:
     return table
 
 
-def _adamw(rows: Sequence[Row]) -> str:
-    fall = sentence(_of(rows, ("adamw", "depth", "depth-mup"), "inner update"), level=LEVEL)
+def _others(rows: Sequence[Row]) -> str:
+    adamw = sentence(_of(rows, ("adamw", "depth", "depth-mup"), "inner update"), level=LEVEL)
     gpt = sentence(_of(rows, ("gpt, muon", "depth", "depth-mup"), "inner update"))
+    moved = dict[str, str]()
+    lost = dict[str, str]()
+    for rule in ("depth-mup-inner", "mup"):
+        ladder = ("muon", "depth", rule)
+        moved[rule] = sentence(_of(rows, ladder, "drift"))
+        cost = scaled(_of(rows, ladder, "regret over progress"), 100)
+        lost[rule] = sentence(cost, ".0f", " %")
     return paragraph(
         "Bold: not within 0.25 of zero, as [a check](checks.md) asks. Under AdamW losses are too flat "
-        f"to tell best rates; inner updates under `depth-mup` fall by {fall}. In a GPT under Muon, "
-        f"depths 2 to 8, they fall by {gpt}."
+        f"to tell best rates; inner updates under `depth-mup` fall by {adamw}, in a GPT of depths 2 to 8 "
+        f"under Muon by {gpt}. Eq. 8 (`depth-mup-inner`) cures that, but moves Muon's best rate by "
+        f"{moved['depth-mup-inner']}, which costs {lost['depth-mup-inner']} of the progress at depth "
+        f"32; `mup` moves it by {moved['mup']}, which costs {lost['mup']}."
     )
 
 

@@ -1,4 +1,4 @@
-"""Texts of docs/muon-depth.md."""
+"""Texts of docs/muon-depth.md about depth 64."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from nfd.core.tables import Row
 
 STORE = STUDIES / "muon_depth.json"
 RULES = {"1/L": "complete-p", "1/√L": "depth-mup"}
-NETWORKS = {"GPT": "gpt", "two layers": "mlp"}
 METERS = {
     "inner update": "inner_update",
     "what inner layers do to the function": "function_update_inner",
@@ -38,10 +37,10 @@ def read() -> dict[str, Any]:
 def texts(numbers: dict[str, Any]) -> dict[str, str]:
     """The texts of the page."""
     return {
-        "answer": _answer(numbers),
+        "deep": _deep(numbers),
         "gpt": _gpt(numbers["gpt"]),
         "digits": _digits(numbers["mlp"]),
-        "inner": markdown(_inner(numbers)),
+        "inner": markdown(_inner(numbers["gpt"])),
         "depth": _depth(numbers["gpt"]),
     }
 
@@ -50,14 +49,14 @@ def _lost(network: dict[str, Any], depth: int, level: str = "") -> str:
     return sentence(network["1/sqrt(L) over 1/L"][str(depth)], ".3f", level=level)
 
 
-def _answer(numbers: dict[str, Any]) -> str:
+def _deep(numbers: dict[str, Any]) -> str:
     gpt = numbers["gpt"]
     drifts = {name: where(gpt["added"][rule], quantity=DRIFT) for name, rule in RULES.items()}
     return paragraph(
-        "**In a GPT, 1/L: from depth 4 to 64 its best learning rate moves by "
-        f"{sentence(drifts['1/L'], level=LEVEL)} doublings per doubling of depth, that of 1/√L by "
-        f"{sentence(drifts['1/√L'])}, and 1/√L loses {_lost(gpt, 64)} nats at equal tuning.** "
-        "Networks of only such blocks, on digits, are undecided."
+        "In a GPT, from depth 4 to 64, it moves by "
+        f"{sentence(drifts['1/L'], level=LEVEL)} doublings per doubling of depth; under `depth-mup`, "
+        f"branches of 1/√L, by {sentence(drifts['1/√L'])}, which loses {_lost(gpt, 64)} nats at "
+        "equal tuning."
     )
 
 
@@ -81,22 +80,20 @@ def _digits(mlp: dict[str, Any]) -> str:
     drifts.append(sentence(where(tables["1/√L"], quantity=DRIFT)))
     return paragraph(
         f"Drifts are {drifts[0]} doublings per doubling of depth under $1/L$ and {drifts[1]} under "
-        f"$1/\\sqrt L$, which loses {_lost(mlp, 64)} nats at depth 64: **undecided**. [Muon in the "
-        "limit](muon.md) has narrower drifts, to depth 32: both stay."
+        f"$1/\\sqrt L$, which loses {_lost(mlp, 64)} nats at depth 64: **undecided**. To depth 32, by "
+        "the table above, both stay."
     )
 
 
-def _inner(numbers: dict[str, Any]) -> list[Row]:
+def _inner(gpt: dict[str, Any]) -> list[Row]:
     table = list[Row]()
-    for network, key in NETWORKS.items():
-        for words, meter in METERS.items():
-            cells: Row = {"exponent in depth after 60 steps": f"{network}: {words}"}
-            for name, rule in RULES.items():
-                check = numbers[key]["rules"][rule]["check"]
-                row = where(check, meter=meter, step=60)
-                text = bracketed(row)
-                cells[name] = f"**{text}**" if row["verdict"] == "COLLAPSES" else text
-            table.append(cells)
+    for words, meter in METERS.items():
+        cells: Row = {"exponent in depth after 60 steps": words}
+        for name, rule in RULES.items():
+            row = where(gpt["rules"][rule]["check"], meter=meter, step=60)
+            text = bracketed(row)
+            cells[name] = f"**{text}**" if row["verdict"] == "COLLAPSES" else text
+        table.append(cells)
     return table
 
 

@@ -82,9 +82,9 @@ def _alike(numbers: dict[str, Any]) -> str:
             others.append(alike["value"])
     ends = f"{number(min(others))} to {number(max(others))}"
     return paragraph(
-        '"p of one network": of the standard deviation over seeds. Added later: when every network '
-        f"weighs alike it is {ends}, with 1/2 in all intervals, but for Muon after 10 steps, "
-        f"{sentence(flat, level=LEVEL)}: its bowl is flat."
+        '"p of one network": of the standard deviation over seeds. When every network weighs alike '
+        f"(added later) it is {ends}, with 1/2 in all intervals, but for Muon after 10 steps, "
+        f"{sentence(flat, level=LEVEL)}."
     )
 
 

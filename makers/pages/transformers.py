@@ -85,7 +85,6 @@ def _wider(rows: Sequence[Row]) -> str:
 
     return paragraph(
         f"At width 512 and the rate of width 64 the loss is {loss(PLAN, level=LEVEL)} under muP's "
-        f"rates and AdamW, and {loss(MUON)} under Muon; half and twice that rate are no better. The "
-        f"default scaling has {loss(DEFAULT)}, and at half that rate "
+        f"rates and AdamW, and {loss(MUON)} under Muon. The default scaling has {loss(DEFAULT)}, and at half that rate "
         f"{loss(DEFAULT, 'half the rate of width 64')}."
     )

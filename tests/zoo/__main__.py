@@ -23,8 +23,9 @@ from tests.zoo.test_plans import CASES, EXHIBITS, planned, sample_of
 from tests.zoo.test_plans import test_every_tensor_is_planned_as_published as as_published
 
 import nfd
-from makers.pages.words import LEVEL, scaled, sentence
+from makers.pages.words import LEVEL, paragraph, scaled, sentence
 from nfd.core.estimates import share
+from nfd.core.words import listed
 from nfd.scaling.model import matches
 from nfd.scaling.samples import call_with
 
@@ -202,20 +203,15 @@ WORDS = Path(__file__).with_name("page.md")
 def page(answers: dict[str, Any]) -> str:
     """The page of these answers."""
     known = {exhibit.name: exhibit for exhibit in EXHIBITS}
-    rows = ["| model | standard | check |\n|---|---|---|\n"]
+    sound = list[str]()
+    unsound = list[str]()
     told = dict[str, list[str]]()
     for name, of in answers.items():
-        said = re.sub(
-            " suspects",
-            "",
-            "{standard} | {check}".format(
-                standard=of["check, standard"]["verdict"],
-                **{q: own["verdict"] for q, own in of.items()},
-            ),
-        )
-        said = said.replace(" faults, ", "/")
         package = f" ({known[name].source})" if known[name].source != "transformers" else ""
-        rows.append(f"| {name}{package} | {said} |\n")
+        if of["check"]["verdict"] == "sound":
+            sound.append(f"{name}{package}")
+        else:
+            unsound.append(name)
         for question in ("plan", "check", "watch"):
             if note := of[question]["note"]:
                 why = f" ({known[name].note})" if question == "check" else ""
@@ -226,6 +222,7 @@ def page(answers: dict[str, Any]) -> str:
             name for name, of in answers.items() if re.fullmatch(verdict, of[question]["verdict"])
         ]
 
+    faults = [int(of["check, standard"]["verdict"].split()[0]) for of in answers.values()]
     seconds = [sum(own["seconds"] for own in of.values()) for of in answers.values()]
     counts = {
         "plan": r"(\d+) of \1 right",
@@ -244,7 +241,9 @@ def page(answers: dict[str, Any]) -> str:
         width=32,
         most=128,
         long=LONG,
-        rows="".join(rows),
+        sound=paragraph(f"Sound under the plan: {listed(sound)}. Not sound: {listed(unsound)}."),
+        fewest=min(faults),
+        most_faults=max(faults),
         least=min(seconds),
         longest=max(seconds),
         told="".join(f"- **{', '.join(names)}**, {note}\n" for note, names in told.items()),

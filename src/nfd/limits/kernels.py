@@ -1333,14 +1333,12 @@ class SeriesMoments:
         """Evaluate the moments that have these coefficients, at ``y [..., P]``."""
         # These are all pairs of a few variances, or pairs of many, of which a matrix of all pairs
         # would not fit into memory.
-        are_all = len(first) > len(weights)
-        coefficients = sheet.new_empty(len(sheet), len(first))
-        for row, term in zip(coefficients, sheet, strict=True):
-            half = weights @ term
-            if are_all:
-                row.copy_((half @ weights.T)[first, second])
-            else:
-                row.copy_((half[first] * weights[second]).sum(1))
+        if len(first) > len(weights):
+            coefficients = (weights @ sheet @ weights.T)[:, first, second]
+        else:
+            coefficients = sheet.new_empty(len(sheet), len(first))
+            for row, term in zip(coefficients, sheet, strict=True):
+                row.copy_(((weights @ term)[first] * weights[second]).sum(1))
         return chebyshev_value(coefficients.view(len(sheet), *[1] * (y.dim() - 1), -1), y)
 
     def weight(self, cosines: float) -> float:

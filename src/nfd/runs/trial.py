@@ -219,6 +219,43 @@ class Observer(ABC):
 
     It is a frozen dataclass whose fields are plain data or tensors. Its name and ``settings`` are
     part of the trial's key. Numbers that it returns stand in the trial's record.
+
+    Example::
+
+        from dataclasses import dataclass
+
+
+        @dataclass(frozen=True)
+        class Norms(nfd.Observer):
+            matrix: str
+
+            @property
+            def settings(self):
+                return {"matrix": self.matrix}
+
+            def begin(self, member, task):
+                return Seen(member.module.get_parameter(self.matrix))
+
+
+        class Seen(nfd.Observation):
+            def __init__(self, weight):
+                self.weight = weight
+                self.norms = []
+
+            def after(self, row):
+                self.norms.append(self.weight.norm().item())
+
+            def end(self):
+                norms = torch.tensor(self.norms)
+                return {"last_norm": self.norms[-1]}, {"norms": norms}, None
+
+
+        family = nfd.Family(make_model, base=(16, 2))
+        observe = (Norms("0.weight"),)
+        trial = nfd.Trial(family, nfd.Task(batches), 16, 2, 0, lr=1e-3, observe=observe)
+        with nfd.Sweep() as sweep:
+            (record,) = sweep.run([trial])
+        record.metrics["last_norm"]
     """
 
     @property
