@@ -335,3 +335,23 @@ def test_a_first_run_finds_the_model_in_the_current_folder(name: str, folder: Pa
     assert answer.returncode in (0, 1), answer.stderr  # 1: so small a check or fit need not hold
     assert "No module named" not in answer.stderr
     assert result(folder, name)
+
+
+def test_what_the_file_prints_is_not_part_of_the_json(folder: Path) -> None:
+    loud = SETUP + "\nprint('read')\n\n"
+    loud += (
+        "def make_model(width, depth):\n    print('built')\n    return ResidualMLP(width, depth)\n"
+    )
+    (folder / "setup.py").write_text(loud)
+    told = run(*PLAN, "--json", folder=folder)
+    assert json.loads(told.stdout)["plan"]
+    assert "read" in told.stderr
+    assert "built" in told.stderr
+    assert "read" in run(*PLAN, folder=folder).stdout
+
+
+def test_options_in_the_file_are_not_read_and_a_line_says_so(folder: Path) -> None:
+    (folder / "setup.py").write_text(SETUP + "\nlr = 0.1\nwidth = 3\n")
+    told = run(*PLAN, folder=folder).stderr
+    assert "setup.py defines lr, which is not read. Pass it as --lr." in told
+    assert "width" not in told
