@@ -103,7 +103,10 @@ def _show_warning(
 def _ended(error: BaseException) -> int:
     """Say on stderr why a command ended; returns its exit code."""
     if isinstance(error, KeyboardInterrupt):
-        _say("nfd: interrupted. The same command continues from what is stored.")
+        # What was going on says what it leaves.
+        kept = getattr(error, "__notes__", [])
+        goes_on = "The same command continues from what is stored."
+        _say(f"nfd: {' '.join(['interrupted.', goes_on, *kept])}")
         return INTERRUPTED
     cause = error
     if isinstance(error, UsageError) and error.__cause__ is not None:

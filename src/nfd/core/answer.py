@@ -28,7 +28,7 @@ NOT_DECIDED = "Not decided yet"
 MOST_LINES = 15
 WIDTH = 80
 # Rows of a table that are shown, however long the sentences are.
-_LEAST_ROWS = 3
+_LEAST_ROWS = 1
 _STYLES: dict[Tone, str] = {"good": "bold blue", "bad": "bold dark_orange", "open": "bold"}
 
 

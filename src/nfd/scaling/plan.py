@@ -308,6 +308,9 @@ class Plan(Shown):
     ) -> list[dict[str, Any]]:
         """Parameter groups for a PyTorch optimizer; tensors with equal settings share one.
 
+        Matrices and vectors (of fewer than two dimensions) never do: a rule of yours for whole
+        groups, such as no decay for vectors, finds them apart.
+
         Settings that you do not choose here are those of the optimizer, and are scaled when it
         takes the groups: ``AdamW(groups, weight_decay=0.1)`` has 0.1 at the base. Until then the
         groups show decay 0 and PyTorch's ``eps``. A decay that nobody sets is 0.
