@@ -1006,7 +1006,7 @@ def fit_ladder(
         rows: dicts, a DataFrame, or the path of a CSV, JSON or parquet file; one row for each run,
             or for each step of one, of which the last counts. Tokens may be steps times the batch.
         columns: the names of your columns, if they are not recognised: ``{"loss": "eval/loss"}``.
-            Keys: loss, parameters, tokens (or steps and batch in tokens, or sequences of a batch and
+            Keys: loss, parameters, tokens (or steps and batch in tokens, or sequences and
             their length), flops, seed, lr, run, step and state; table, of several in a file. None
             ignores a column.
         rate: if runs of one size differ in their learning rate, the rate whose runs count; or
