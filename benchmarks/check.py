@@ -94,7 +94,10 @@ def _completed(path: Path, result: Result, before: Result) -> Result:
         )
     parts = {**before.parts, **result.parts}
     seconds = {**before.seconds, **result.seconds}
-    return replace(before, parts=parts, seconds=seconds)
+    kept = before.parts.keys() - result.parts.keys()
+    # The date and the rates of the machine are those of most parts.
+    machine = before.machine if len(kept) > len(result.parts) else result.machine
+    return replace(before, machine=machine, parts=parts, seconds=seconds)
 
 
 def report(old: Result, new: Result, least: float) -> int:

@@ -1,7 +1,7 @@
 """Fill the tables of docs/benchmarks.md from a result: ``python -m makers.benchmarks_page RESULT``.
 
-Without RESULT they are filled from the baseline. The table of sizes is that of
-``benchmarks.growth``, which keeps its numbers by itself.
+Without RESULT they are filled from the baseline. The tables of sizes and of what time is made of
+are those of ``benchmarks.growth`` and ``benchmarks.split``, which keep their numbers themselves.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 from textwrap import fill
 
-from benchmarks import growth
+from benchmarks import growth, split
 from benchmarks.check import BASELINE
 from benchmarks.measure import SHARE
 from benchmarks.result import Result
@@ -29,7 +29,7 @@ def tables_of(result: Result) -> dict[str, str]:
     """
     about = {name: cell(name, value) for name, value in result.machine.items()}
     machine = (
-        f"Measured on {about['date'][:10]} on a shared machine: {about['processor']}, "
+        f"Measured on {about['date'][:10]}: {about['processor']}, "
         f"{about['cores']} cores, {about['memory, GiB']} GiB, {about['threads']} threads; nfd "
         f"{about['nfd']}, PyTorch {about['torch']}, Python {about['python']}. It read "
         f"{about['read, GB/s']} GB/s from memory and multiplied large matrices at "
@@ -52,7 +52,8 @@ def tables_of(result: Result) -> dict[str, str]:
     text = PAGE.read_text(encoding="utf-8")
     sizes = [growth.in_words(row) for row in json.loads(growth.STORED.read_text())["rows"]]
     texts = {"machine": fill(machine, 120), "costs": fill(costs, 120), "sizes": markdown(sizes)}
-    texts |= {"findings": _findings(result)}
+    texts["split"] = markdown(json.loads(split.STORED.read_text())["rows"])
+    texts["findings"] = _findings(result)
     for part in re.findall("<!-- made: ([a-z-]+) -->", text):
         if part not in texts:
             rows = result.parts.get(part)

@@ -147,13 +147,8 @@ class Growth(Shown):
         """Whether a larger network than the largest pays."""
         law = self.law.law
         excess = law.excess(*self.place)
-        gains = []
-        for name, gain in self.doubled.items():
-            gains.append(f"the {name} lowers it by {gain.in_words()}")
-        because = (
-            f"At {self.named(self.size)} the loss is {excess.in_words()} above its floor, that of "
-            f"an infinitely large network. Doubling {listed(gains)}."
-        )
+        gains = [_doubling(name, gain) for name, gain in self.doubled.items()]
+        because = f"{_above_the_floor(self.named(self.size), excess)} Doubling {listed(gains)}."
         name = max(self.doubled, key=lambda name: self.doubled[name].value)
         gain = self.doubled[name]
         if gain.low > 0:
@@ -424,3 +419,21 @@ def in_budget(budget: str | float) -> str:
 def size_text(value: float) -> str:
     """Write a size: ``512`` or ``6.4M``."""
     return f"{value:,.10g}" if value < 999_500 else in_letters(value)
+
+
+def _above_the_floor(network: str, excess: Interval) -> str:
+    """A sentence on how far a network is from an infinitely large one."""
+    floor = "its floor, that of an infinitely large network"
+    if excess.low > 0:
+        return f"At {network} the loss is {excess.in_words()} above {floor}."
+    return f"At {network} the loss cannot be told from {floor}: it is {excess.in_words()} above."
+
+
+def _doubling(name: str, gain: Interval) -> str:
+    """What doubling a size does to the loss, in words."""
+    if gain.low > 0:
+        return f"the {name} lowers it by {gain.in_words()}"
+    if gain.high < 0:
+        raised = Interval(-gain.value, gain.stderr, -gain.high, -gain.low)
+        return f"the {name} raises it by {raised.in_words()}"
+    return f"the {name} is not known to help: by {gain.in_words()}"
