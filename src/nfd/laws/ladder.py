@@ -732,9 +732,15 @@ class LadderLaw(Shown):
             f"would narrow it most, to about {percent(helps.after)}."
         )
 
-    @cached_property
+    @property
     def held_out(self) -> HeldOut | None:
         """The largest size, forecast by a law without it; None where too few others remain."""
+        # ``help`` of a cached property shows that of functools.
+        return self._held_out
+
+    @cached_property
+    def _held_out(self) -> HeldOut | None:
+        """Fit the law without the largest size, once."""
         losses = dict(self.losses)
         largest = max(losses, key=lambda size: math.prod(size[: len(self.variables)]))
         of_largest = losses.pop(largest)
