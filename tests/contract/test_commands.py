@@ -306,3 +306,23 @@ def test_an_option_that_was_cut_short_is_completed_and_a_table_is_sent_to_from(
         assert "nfd scaling-law --from runs.json" in done.stderr
     done = run("scaling-law", "missing.py", folder=tmp_path)
     assert "--from" not in done.stderr
+
+
+def test_what_the_file_prints_is_not_part_of_the_json(folder: Path) -> None:
+    loud = SETUP + "\nprint('read')\n\n"
+    loud += (
+        "def make_model(width, depth):\n    print('built')\n    return ResidualMLP(width, depth)\n"
+    )
+    (folder / "setup.py").write_text(loud)
+    told = run(*PLAN, "--json", folder=folder)
+    assert json.loads(told.stdout)["plan"]
+    assert "read" in told.stderr
+    assert "built" in told.stderr
+    assert "read" in run(*PLAN, folder=folder).stdout
+
+
+def test_options_in_the_file_are_not_read_and_a_line_says_so(folder: Path) -> None:
+    (folder / "setup.py").write_text(SETUP + "\nlr = 0.1\nwidth = 3\n")
+    told = run(*PLAN, folder=folder).stderr
+    assert "setup.py defines lr, which is not read. Pass it as --lr." in told
+    assert "width" not in told

@@ -990,3 +990,15 @@ def test_lists_of_parameters_that_are_longer_in_the_model_are_named(rule: str) -
 def test_lists_of_parameters_of_one_length_are_planned() -> None:
     plan = nfd.plan(InLists(32, 2), (8, 2), make_model=InLists, rule="mup", sample=X)
     assert plan.roles["up.1"] == "hidden"
+
+
+def test_a_constructor_that_does_not_use_the_width_is_refused() -> None:
+    def fixed(width: int, depth: int) -> nn.Module:
+        return nn.Sequential(nn.Linear(5, 32), nn.ReLU(), nn.Linear(32, 2))
+
+    def wide(width: int, depth: int) -> nn.Module:
+        return nn.Sequential(nn.Linear(5, width), nn.ReLU(), nn.Linear(width, 2))
+
+    with pytest.raises(ValueError, match=r"does it use its first argument, width"):
+        nfd.plan(fixed(32, 1), (8, 1), make_model=fixed, rule="mup", sample=X)
+    assert nfd.plan(wide(8, 1), (8, 1), make_model=wide, rule="mup", sample=X).width == 1

@@ -335,6 +335,7 @@ class ScalingLawCommand(LoggedCommand):
         """Fit a law to a table of runs; returns OUT, the law, and no remarks."""
         from nfd.laws.scaling_law import losses_of
 
+        self.refuse_unread("rate", "at", "best", "times", "next_run")
         directory = self.directory()
         return directory, losses_of(self.log, self.named_columns(), self.rate), []
 

@@ -326,9 +326,10 @@ class Plan(Shown):
                 or ``tokens``.
 
         Returns:
-            groups with ``params``, ``lr``, ``lr_scale`` (the rate as a multiple of the tuned one;
-            schedules must keep it), ``weight_decay`` and ``roles``. Groups for Adam and AdamW also
-            have ``eps``; under Muon ``use_muon`` is False for groups of AdamW.
+            groups of the tensors that train now, with ``params``, ``lr``, ``lr_scale`` (the rate as
+            a multiple of the tuned one; schedules must keep it), ``weight_decay`` and ``roles``.
+            Groups for Adam and AdamW also have ``eps``; under Muon ``use_muon`` is False for groups
+            of AdamW.
 
         Raises:
             ValueError: if the model is not the planned one, or the optimizer does not accept weight
