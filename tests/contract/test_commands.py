@@ -355,6 +355,43 @@ def test_a_first_run_finds_the_model_in_the_current_folder(name: str, folder: Pa
     assert result(folder, name)
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("check",),
+        ("check", "setup.py"),
+        ("transfer", "--from", "runs.csv"),
+        ("scaling-law", "--from", "runs.csv"),
+        ("plan",),
+        ("predict",),
+        ("report",),
+        ("completion",),
+        ("paper", "study"),
+        ("paper", "figure"),
+        ("paper", "claims"),
+    ],
+)
+def test_an_unknown_option_is_named_wherever_it_stands(
+    command: tuple[str, ...], tmp_path: Path
+) -> None:
+    done = run(*command, "--unheard-of", folder=tmp_path)
+    assert done.returncode == 2
+    assert "there is no option '--unheard-of'" in done.stderr
+
+
+def test_an_option_that_was_cut_short_is_completed_and_a_table_is_sent_to_from(
+    tmp_path: Path,
+) -> None:
+    done = run("scaling-law", "--from", "runs.csv", "--next", folder=tmp_path)
+    assert "there is no option '--next'. Did you mean '--next-run'?" in done.stderr
+    for command in ("scaling-law", "transfer", "check"):
+        done = run(command, "runs.json", folder=tmp_path)
+        assert done.returncode == 2
+        assert "nfd scaling-law --from runs.json" in done.stderr
+    done = run("scaling-law", "missing.py", folder=tmp_path)
+    assert "--from" not in done.stderr
+
+
 def test_what_the_file_prints_is_not_part_of_the_json(folder: Path) -> None:
     loud = SETUP + "\nprint('read')\n\n"
     loud += (
