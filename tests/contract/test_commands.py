@@ -126,6 +126,24 @@ def test_a_plan_is_that_of_python_and_says_which_network_it_fits(folder: Path) -
     assert "blocks.2." in deeper.stdout
 
 
+@pytest.mark.parametrize(
+    ("line", "argument"),
+    [
+        ("weight_decay = 0.05", ", weight_decay=0.05)"),
+        ("make_optimizer = lambda groups: torch.optim.AdamW(groups)", ", make=make_optimizer)"),
+        ("", "lr=lr)"),
+    ],
+)
+def test_a_plan_is_trained_by_the_optimizer_of_the_task(
+    line: str, argument: str, folder: Path
+) -> None:
+    (folder / "setup.py").write_text(f"{SETUP}\n{line}\n")
+    planned = run(*PLAN, folder=folder)
+    assert planned.returncode == 0, planned.stderr
+    code = next(row for row in planned.stdout.splitlines() if "make_optimizer(" in row)
+    assert code.endswith(argument)
+
+
 def test_a_plan_of_a_run_scales_with_batch_and_tokens(folder: Path) -> None:
     assert (
         run(*PLAN, "--batch", "64", "256", "--tokens", "1e4", "1e5", folder=folder).returncode == 0
