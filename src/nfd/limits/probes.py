@@ -545,9 +545,8 @@ class TrainedKernels:
 
         x = torch.randn(4, 5)
         task = nfd.Task([(x, x[:, :1])] * 3, loss="mse")
-        p = nfd.predict(
-            nfd.resnets(5, 1), task, 0.3, depth=2, width=32, replicates=4, probes=x, kernels=True
-        )
+        settings = {"depth": 2, "width": 32, "replicates": 4, "probes": x}
+        p = nfd.predict(nfd.resnets(5, 1), task, 0.3, **settings, kernels=True)
         print(p.kernels.moved("tangent")[3])  # after 3 updates, over its size before training
         p.kernels.tangent.value[-1, :, 0, :, 0]  # [4, 4], of the last step and the first output
     """
