@@ -19,6 +19,7 @@ from nfd.core.checks import check_count, check_flag, check_seed
 from nfd.core.errors import InputError, InputTypeError, in_brief
 from nfd.core.modes import gradients
 from nfd.core.random import global_streams
+from nfd.core.words import plural
 from nfd.families.member import Member
 from nfd.laws.curve import RunForecast, Schedule, forecast_run
 from nfd.meters.check import Check
@@ -96,6 +97,7 @@ class Watch(Shown):
         failed: the last error of a look or a listener, in words; None without any.
         listeners: called with the watch after every look.
         steps: how often ``step()`` was called.
+        unseen: the steps of the optimizer before the watch began.
 
     Raises:
         ValueError, TypeError: naming the argument; also where the model is not the one planned.
@@ -149,6 +151,8 @@ class Watch(Shown):
         self.failed: str | None = None
         self.on_alert = check_on_alert(on_alert)
         self.should_stop = False
+        # Steps that the optimizer had taken before the watch began
+        self.unseen = 0
         self._notified = set[_Key]()
         # The latest error of a look, and all errors that were warned of
         self._error: str | None = None
@@ -198,7 +202,13 @@ class Watch(Shown):
             self.note_loss(loss)
         count = len(self.rows)
         with self._going_on():
+            was_followed = bool(self._rates.optimizers)
             self.alerts += self._rates.alerts(self.steps)
+            if not was_followed:
+                self.unseen = max(self.unseen, steps_taken(self._rates.optimizers) - self.steps)
+            rate = self._rates.latest.taken()
+            if rate is not None:
+                self.alerts += self._signs.rate(self.steps, rate)
         if self.steps % self.every == 0:
             self._look()
         with self._going_on():
@@ -255,6 +265,7 @@ class Watch(Shown):
             "steps": self.steps,
             "rows": self.table,
             "losses": list(self.losses.items()),
+            "unseen": self.unseen,
         }
         state["shapes"] = self._shapes()
         state["signs"] = self._signs.state_dict()
@@ -326,6 +337,7 @@ class Watch(Shown):
                 f"{type(state).__name__} ({type(error).__name__}: {error})."
             ) from error
         self.steps = steps
+        self.unseen = int(state.get("unseen", 0))
         self.rows = []
         self._judged_last = 0
         self.losses = losses
@@ -336,9 +348,12 @@ class Watch(Shown):
             for step, rate in rates.items():
                 self._schedule.note(step, rate)
         self._begin()
-        for _, look in groupby(rows, key=lambda row: row.step):
-            self._add(list(look))
-        self.alerts += self._signs.alerts
+        for step, rows_of_step in groupby(rows, key=lambda row: row.step):
+            look = list(rows_of_step)
+            self._add(look)
+            self._add_new([alert for alert in self._signs.alerts if alert.step == step], look)
+        looks = {row.step for row in rows}
+        self.alerts += [alert for alert in self._signs.alerts if alert.step not in looks]
         self._loss_signs = LossSigns()
         for step, loss in losses.items():
             alert = self._loss_signs.add(step, loss)
@@ -466,10 +481,11 @@ class Watch(Shown):
         rate = self._rates.latest.rate
         if self._schedule is not None and rate is not None:
             self._schedule.note(self.steps, rate)
+        new_losses = self._read_losses()
         with self._going_on():
             self._read()
         with self._going_on():
-            self._judge_losses()
+            self._judge_losses(new_losses)
         if len(self.rows) > count:
             self.rows.append(
                 WatchRow(self.steps, ALERTS, None, None, float(len(self.alerts)), None)
@@ -504,8 +520,11 @@ class Watch(Shown):
             seen, calls, inputs = self._signs.read()
             look = self._baseline.look(previous, (seen, calls))
             rows = list(readings(self._member, look, self.steps))
+            optimizers = self._rates.optimizers
+            # Signs first: bands are not to explain what stopped or jumped.
+            signs = self._signs.look(rows, seen, inputs, optimizers, self.losses)
             self._add(rows)
-            self._add_new(self._signs.look(rows, seen, inputs, self._rates.optimizers), rows)
+            self._add_new(signs, rows)
 
     @property
     def _is_broken(self) -> bool:
@@ -535,9 +554,8 @@ class Watch(Shown):
         self.losses |= unread
         return new
 
-    def _judge_losses(self) -> None:
+    def _judge_losses(self, since_look: Mapping[int, float]) -> None:
         """Judge the losses since the latest look, and compare them with the forecast."""
-        since_look = self._read_losses()
         for step, loss in since_look.items():
             alert = self._loss_signs.add(step, loss)
             if alert is not None and not (alert.cause is Cause.BROKEN and self._is_broken):
@@ -577,11 +595,19 @@ class Watch(Shown):
         # not, all else may follow from it.
         only_frozen = off_plan(self) or self._is_off_schedule(rows[0].step)
         self.expected.only_frozen = only_frozen
-        alerts = self.expected.alerts(rows)
+        self.expected.explained = frozenset(
+            alert.layer
+            for alert in self._signs.alerts
+            if alert.cause in (Cause.STOPPED, Cause.JUMP)
+            and alert.layer is not None
+            and alert.step <= rows[0].step
+        )
+        # The sign of numbers that are not finite names the tensor, too.
+        alerts = [alert for alert in self.expected.alerts(rows) if alert.cause is not Cause.BROKEN]
         if only_frozen:
             # Signs may have raised it before, where this watch shows no band.
             raised = {(alert.cause, alert.layer) for alert in self.alerts}
-            judged = [alert for alert in alerts if alert.cause in (Cause.BROKEN, Cause.FROZEN)]
+            judged = [alert for alert in alerts if alert.cause is Cause.FROZEN]
             alerts = [alert for alert in judged if (alert.cause, alert.layer) not in raised]
         self.alerts += alerts
         if any(self.band(row) is not None for row in rows):
@@ -723,6 +749,12 @@ def remarks_of(watch: Watch) -> list[str]:
     remarks = []
     if watch.failed is not None:
         remarks.append(watch.failed)
+    if watch.unseen:
+        taken = plural(watch.unseen, "step")
+        remarks.append(
+            f"The watch began after {taken} of the optimizer, which it has not seen: changes are "
+            "counted from there."
+        )
     expected = watch.expected
     if expected is None:
         return remarks
@@ -747,6 +779,18 @@ def remarks_of(watch: Watch) -> list[str]:
             "times as wide."
         )
     return remarks
+
+
+def steps_taken(optimizers: Sequence[torch.optim.Optimizer]) -> int:
+    """How many steps optimizers have counted; 0 for those that do not count, such as SGD."""
+    counts = [0]
+    for optimizer in optimizers:
+        # An optimizer counts by tensor.
+        for state in optimizer.state.values():
+            if isinstance(state, Mapping) and "step" in state:
+                counts.append(int(state["step"]))
+                break
+    return max(counts)
 
 
 def off_plan(watch: Watch) -> bool:
