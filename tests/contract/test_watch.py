@@ -372,6 +372,7 @@ def test_a_loss_is_compared_only_at_steps_with_losses_of_small_networks(
     watch.state_dict()  # reads the latest loss
     page = html.unescape(nfd.run_page(watch, tmp_path / "run.html").read_text())
     assert told in watch.answer.because + page
+    assert ("Log every step to compare them (logging_steps=1" in page) == (steps > 1)
     # No band where no loss is compared with it
     assert ("12 small networks, width" in page) == told.startswith("the loss")
     is_latest = told == "the loss is below the small networks'"

@@ -354,6 +354,9 @@ def test_rates_that_rise_above_their_schedule_are_told_at_their_step() -> None:
     assert alert.step == AT + 1
     times = 5 * falls(AT) / falls(AT - 1)
     assert f"the learning rate rose {times:.2g} times at step {AT + 1}" in told(watch)
+    assert "learning rates are those of the plan" not in told(watch)
+    assert watch.answer.next is not None
+    assert f"checkpoint before step {AT + 1}" in watch.answer.next.label
     assert watch.off_schedule is not None
     said = str(watch.off_schedule)
     assert "stayed at its peak" not in said

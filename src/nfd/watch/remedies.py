@@ -102,6 +102,8 @@ def _what_then(watch: Watch, faults: Sequence[Fault], root: Fault) -> str:
         return "Stop, compare its factors, hooks and gains with another block's, and start again"
     if cause is Cause.LOSS:
         return f"Compare with the steps before {since:,}"
+    if cause is Cause.RISE:
+        return f"Compare with the schedule, and go back to a checkpoint before step {since:,}"
     # At this look all was as it should be.
     if cause is Cause.JUMP:
         return f"Go back to a checkpoint of step {since:,} or before, and see what wrote the layer"

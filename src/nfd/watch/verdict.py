@@ -272,7 +272,8 @@ def _rates(watch: Watch, faults: Sequence[Fault]) -> list[str]:
         at = "" if watch.rate_step == 1 else f" at step {watch.rate_step}"
         rate = number(watch.rate, 3)
         return [f"the learning rate is {rate}{at}, the small networks' was {number(small, 3)}"]
-    if watch.has_plans_rates and not is_of_all:
+    has_risen = any(fault.cause is Cause.RISE for fault in faults)
+    if watch.has_plans_rates and not is_of_all and not has_risen:
         return ["the learning rates are those of the plan"]
     return []
 
