@@ -9,6 +9,7 @@ import math
 import random
 import shlex
 from copy import deepcopy
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -958,6 +959,32 @@ def test_updates_whose_directions_alone_fall_are_no_collapse_and_rates_that_fall
     assert found.ok == (not power)
 
 
+class OnEdges(nn.Module):
+    """A layer whose every edge has a function of its own: three powers with coefficients."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        self.embed = nn.Linear(64, width)
+        self.edges = nn.Parameter(torch.randn(width, width, 3) / (3 * width) ** 0.5)
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.tanh(self.embed(x))
+        powers = torch.stack([h, h**2, h**3], -1)
+        out: Tensor = self.head(torch.einsum("bik,oik->bo", powers, self.edges))
+        return out
+
+
+@pytest.mark.parametrize("power", [0.0, -0.5])
+def test_coefficients_of_edges_are_one_matrix_and_no_stack(power: float) -> None:
+    """An output sums over both other dimensions."""
+    task = nfd.Task(batches(3), make_optimizer=rates(power))
+    found = nfd.check(OnEdges, task, [16, 64, 128], **{**WIDTHS, "rule": "mup"}, remedy=False)
+    row = row_of(found, "update_to_weight", "width")
+    assert row["slope"] == pytest.approx(power, abs=0.15)
+    assert row["verdict"] == ("COLLAPSES" if power else "STABLE")
+
+
 def test_an_update_of_the_function_that_falls_faster_than_independent_parts_do_is_a_collapse() -> (
     None
 ):
@@ -1036,7 +1063,7 @@ def test_an_answer_says_what_to_change_and_the_plan_mends_it() -> None:
     )
     answer = check.answer
     assert (answer.tone, answer.state) == ("bad", "Will not scale as it is")
-    assert "need another learning rate or initial scale as the network grows" in answer.title
+    assert answer.title.endswith("need another learning rate or initial scale")
     assert len(str(check).splitlines()) <= 15
     changes = {(change.tensor, change.quantity): change for change in check.changes}
     outer = changes["blocks.*.3.weight", "learning rate"]
@@ -1144,3 +1171,59 @@ def test_its_table_is_a_data_frame() -> None:
     check = checked()
     assert len(check.to_pandas()) == len(check.table)
     assert {"meter", "slope", "verdict"} <= {*check.to_pandas().columns}
+
+
+@pytest.fixture(scope="module")
+def of_ends() -> nfd.Check:
+    """A check that the ends of its sizes decide, with what mends it."""
+    return nfd.check(ResidualMLP, batches(4), [16, 32, 128], [2], lr=3e-3, rule="standard")
+
+
+def test_an_answer_says_which_sizes_were_left_out(of_ends: nfd.Check) -> None:
+    assert "Not trained: width 32." in of_ends.answer.because
+    everything = nfd.check(
+        ResidualMLP, batches(2), [16, 32], [2], lr=3e-3, seeds=2, remedy=False, rule="standard"
+    )
+    assert "Not trained" not in everything.answer.because
+
+
+def test_an_answer_says_which_optimizer_was_assumed(of_ends: nfd.Check) -> None:
+    assert "Assumed: adamw, betas 0.9 and 0.999, no decay, constant rate" in of_ends.answer.because
+    check = partial(nfd.check, ResidualMLP, widths=[16, 32], depths=[2], seeds=2, remedy=False)
+    falling = nfd.Task(batches(2), weight_decay=0.1, schedule=lambda step: 1 / (1 + step))
+    assert "decay 0.1, your schedule" in check(task=falling, lr=1e-3).answer.because
+    ours = nfd.Task(batches(2), make_optimizer=lambda groups: torch.optim.AdamW(groups))
+    assert "Assumed" not in check(task=ours, lr=1e-3).answer.because
+
+
+def test_no_exponent_is_said_that_the_networks_do_not_tell(of_ends: nfd.Check) -> None:
+    assert of_ends.remedy is not None
+    undecided = [row for row in of_ends.remedy.table if row["verdict"] == "UNCERTAIN"]
+    said = f"{len(undecided)} {'is' if len(undecided) == 1 else 'are'} not decided."
+    assert of_ends.answer.because.count(said) == bool(undecided)
+    assert "95 %" in of_ends.answer.because
+    open_rows = []
+    for row in of_ends.table:
+        slope = row["slope"]
+        open_rows.append({**row, "low": slope - 9, "high": slope + 9, "verdict": "UNCERTAIN"})
+    remedy = replace(of_ends.remedy, table=open_rows)
+    unclear = replace(of_ends, judged=open_rows, remedy=remedy)
+    assert f"{len(open_rows)} are not decided." in unclear.answer.because
+    sentences = " ".join([unclear.answer.because, *unclear.answer.details])
+    assert "95 %:" not in sentences
+    assert "not decided, UNCERTAIN" in sentences
+
+
+def test_a_constant_has_an_initial_value_and_no_std(of_ends: nfd.Check) -> None:
+    def titles(*quantities: str) -> set[str]:
+        first, second, *_ = of_ends.changes
+        changes = [replace(first, quantity=quantities[0]), replace(second, quantity=quantities[1])]
+        return {name for row in replace(of_ends, changes=changes).answer.table for name in row}
+
+    assert "initial std" in titles("initial std", "learning rate")
+    assert "initial value" in titles("initial value", "learning rate")
+    assert "initial std or value" in titles("initial value", "initial std")
+
+
+def test_an_answer_with_all_of_it_has_15_lines(of_ends: nfd.Check) -> None:
+    assert len(str(of_ends).splitlines()) <= 15

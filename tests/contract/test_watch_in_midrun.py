@@ -438,7 +438,7 @@ def test_where_the_loss_rose_before_the_rate_is_to_be_lowered() -> None:
     assert "/= 2" in watch.answer.next.code
 
 
-# ---- what it says to run, its page, and what it has not seen
+# ---- what it says to run, and its page
 
 
 def test_code_that_looks_for_a_cause_prints_few_rows_also_of_frozen_layers() -> None:
@@ -459,29 +459,3 @@ def test_headings_of_the_page_are_words(tmp_path: Path) -> None:
     assert "update_to_weight of" not in page
     assert ">update_to_weight</h" not in page
     assert "update_to_weight" in {row.meter for row in watch.rows}
-
-
-@pytest.mark.parametrize("before", [0, 4])
-def test_a_watch_that_begins_late_says_so(before: int) -> None:
-    torch.manual_seed(0)
-    model = ResidualMLP(32, 3)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=LR)
-    watch = None
-    for step, (x, y) in enumerate(BATCHES[:10]):
-        if step == before:
-            watch = nfd.Watch(model, None, SAMPLE, every=EVERY)
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model(x), y).backward()
-        optimizer.step()
-        if watch is not None:
-            watch.step()
-    assert watch is not None
-    assert watch.unseen == before
-    sentence = "The watch began after 4 steps of the optimizer"
-    assert (sentence.lower() in told(watch).lower()) == bool(before)
-    resumed = nfd.Watch(model, None, SAMPLE, every=EVERY)
-    resumed.load_state_dict(watch.state_dict())
-    nn.functional.cross_entropy(model(SAMPLE), BATCHES[0][1]).backward()
-    optimizer.step()
-    resumed.step()
-    assert resumed.unseen == before
