@@ -285,7 +285,8 @@ def test_a_page_is_grey_where_looks_fail(planned: Any, tmp_path: Path) -> None:
 
 
 def _one_group(optimizer: torch.optim.Optimizer) -> None:
-    optimizer.param_groups[1]["lr"] *= 30
+    smallest = min(optimizer.param_groups, key=lambda group: len(group["params"]))
+    smallest["lr"] *= 30
 
 
 def _one_peak(optimizer: torch.optim.Optimizer) -> None:
