@@ -200,7 +200,9 @@ def check_taken(words: list[str]) -> None:
     elif program == "make":
         assert re.search(rf"(?m)^{rest[0]}:", (ROOT / "Makefile").read_text()), words
     elif program in ("python", "torchrun"):
-        module = rest[1].replace(".", "/") + ".py" if rest[0] == "-m" else ""
+        module = rest[1].replace(".", "/") if rest[0] == "-m" else ""
+        if module:
+            module += "/__main__.py" if (ROOT / module).is_dir() else ".py"
         script = module or next(word for word in rest if word.endswith(".py"))
         options = [
             word

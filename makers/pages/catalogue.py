@@ -15,6 +15,7 @@ from calibration import (
     transfer_verdicts,
     verdicts,
 )
+from calibration.sound_bank import page as sound_bank
 from makers.pages import (
     embedding_rate,
     epochs,
@@ -72,4 +73,5 @@ SOURCES = (
     Source("transformers", transformers.read, transformers.texts),
     Source("verdicts", verdicts.read, verdicts.texts),
     Source("verdicts", check_looks.read, check_looks.texts),
+    Source("verdicts", sound_bank.read, sound_bank.texts),
 )

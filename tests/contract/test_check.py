@@ -958,6 +958,32 @@ def test_updates_whose_directions_alone_fall_are_no_collapse_and_rates_that_fall
     assert found.ok == (not power)
 
 
+class OnEdges(nn.Module):
+    """A layer whose every edge has a function of its own: three powers with coefficients."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        self.embed = nn.Linear(64, width)
+        self.edges = nn.Parameter(torch.randn(width, width, 3) / (3 * width) ** 0.5)
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.tanh(self.embed(x))
+        powers = torch.stack([h, h**2, h**3], -1)
+        out: Tensor = self.head(torch.einsum("bik,oik->bo", powers, self.edges))
+        return out
+
+
+@pytest.mark.parametrize("power", [0.0, -0.5])
+def test_coefficients_of_edges_are_one_matrix_and_no_stack(power: float) -> None:
+    """An output sums over both other dimensions."""
+    task = nfd.Task(batches(3), make_optimizer=rates(power))
+    found = nfd.check(OnEdges, task, [16, 64, 128], **{**WIDTHS, "rule": "mup"}, remedy=False)
+    row = row_of(found, "update_to_weight", "width")
+    assert row["slope"] == pytest.approx(power, abs=0.15)
+    assert row["verdict"] == ("COLLAPSES" if power else "STABLE")
+
+
 def test_an_update_of_the_function_that_falls_faster_than_independent_parts_do_is_a_collapse() -> (
     None
 ):

@@ -255,6 +255,31 @@ def test_under_the_same_schedule_every_quantity_is_judged(
     assert watch.answer.tone == "good"
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("all_explode", [False, True])
+def test_a_rate_that_explodes_alone_is_not_taken_for_a_schedule(all_explode: bool) -> None:
+    """Every group has a schedule of its own; from the third step one is 30 times as high, or
+    all.
+    """
+    factors = list[Factor]()
+
+    def apart(model: Any, groups: list[dict[str, Any]]) -> None:
+        (group,) = (g for g in groups if any(p is model.tokens.weight for p in g["params"]))
+        group["params"] = [p for p in group["params"] if p is not model.tokens.weight]
+        groups.append(group | {"params": [model.tokens.weight]})
+        factors.extend([explodes if all_explode else lambda step: 1.0] * len(groups))
+        factors[-1] = explodes
+
+    watch = watched(apart, ladder(), factors)  # type: ignore[arg-type]
+    assert (watch.off_schedule is not None) == all_explode
+    named = [(alert.cause, alert.layer) for alert in watch.alerts]
+    assert (("rate", "tokens") in named) == (not all_explode)
+
+
+def explodes(step: int) -> float:
+    return 30.0 if step >= 2 else 1.0
+
+
 def test_a_scheduler_of_absolute_rates_is_no_other_schedule() -> None:
     watch = watched(absolute, ladder(falls), lambda step: 5e-3 * falls(step))
     assert (watch.off_schedule, watch.answer.tone) == (None, "good")

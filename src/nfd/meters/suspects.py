@@ -142,7 +142,7 @@ class Sizes:
         """The size of a change of a tensor, in the norm that its optimizer fixes."""
         fixes_norm = self.member.plan.law_for(name).unit == WHOLE_MATRIX
         if fixes_norm and changed.dim() > 1:
-            return spectral_norm(changed)
+            return spectral_norm(changed.flatten(1))
         return rms(changed)
 
     def find_rounding(self, loss: Callable[[], Tensor]) -> None:

@@ -292,7 +292,7 @@ class Baseline:
             numbers["weight"] = norm(weight) / size
         # Only hidden matrices have it, and one that is initialised to zero has no ratio.
         if spectral:
-            numbers["update_to_weight"] = spectral_norm(changed, is_stack=is_stack(t)) / spectral
+            numbers["update_to_weight"] = self._spectral_size(t, changed) / spectral
         if z is None or not is_linear(t, z):
             return numbers, None
         multiplier = self.member.multiplier(t.name)
@@ -311,9 +311,14 @@ class Baseline:
         if t.name not in self._start_sizes:
             spectral = 0.0
             if t.name in self.hidden:
-                spectral = spectral_norm(start, is_stack=is_stack(t))
+                spectral = self._spectral_size(t, start)
             self._start_sizes[t.name] = norm(start), spectral
         return self._start_sizes[t.name]
+
+    def _spectral_size(self, t: TensorInfo, values: Tensor) -> float:
+        """The largest singular value of a matrix, RMS over a stack of them."""
+        fan_in = self.member.plan.entry(t.name).fan_in
+        return spectral_norm(matrices_of(t, fan_in, values))
 
     def _written(self, calls: Calls, infos: Mapping[str, TensorInfo]) -> dict[str, Tensor]:
         """What training of the outer matrices adds to the stream in every block that is a module.
@@ -776,12 +781,20 @@ _POWER_ITERATIONS = 16
 _PART = 1 << 15
 
 
-def is_stack(t: TensorInfo) -> bool:
-    """Whether a tensor is a stack of matrices, such as of experts.
+def matrices_of(t: TensorInfo, fan_in: int | None, values: Tensor) -> Tensor:
+    """The numbers of a tensor as a matrix [out, in], or as a stack of matrices, such as of experts.
 
-    It has three dimensions, and its module shows no fans.
+    A tensor of three dimensions whose module shows no fans is a stack, unless an output sums over
+    two of the dimensions, as by ``einsum("bik,oik->bo")``.
     """
-    return len(t.shape) == 3 and t.ins is None
+    if len(t.shape) != 3 or t.ins is not None:
+        return values.flatten(1)
+    if fan_in is None or 1 in t.shape:
+        return values
+    for axis, size in enumerate(t.shape):
+        if fan_in * size == values.numel():
+            return values.movedim(axis, 0).flatten(1)
+    return values
 
 
 def is_linear(t: TensorInfo, z: Tensor) -> bool:
@@ -816,20 +829,14 @@ def reach(t: TensorInfo, change: Tensor, z: Tensor, law: OptimizerLaw) -> float:
 
     It does that if all inputs lie along its direction.
     """
-    size = spectral_norm(change) if law.unit == WHOLE_MATRIX else norm(change)
+    size = spectral_norm(change.flatten(1)) if law.unit == WHOLE_MATRIX else norm(change)
     return size * _norm_of_inputs(t, z)
 
 
-def spectral_norm(matrix: Tensor, *, is_stack: bool = False) -> float:
-    """The largest singular value of a matrix, by power iteration; RMS over a stack.
-
-    A tensor of more dimensions is flattened to two.
-    """
-    w = matrix
-    if not is_stack:
-        w = matrix.flatten(1)
+def spectral_norm(matrix: Tensor) -> float:
+    """The largest singular value of a matrix, by power iteration; RMS over a stack."""
     # Squares of small updates are zero in 16 bits.
-    w = w.to(torch.promote_types(w.dtype, torch.float32))
+    w = matrix.to(torch.promote_types(matrix.dtype, torch.float32))
     # A row is ten times as fast as a column.
     v = torch.ones(*w.shape[:-2], 1, w.shape[-1], dtype=w.dtype, device=w.device)
     v[..., ::2] -= 0.5

@@ -13,14 +13,16 @@ run, when the sums of rates, which weights follow, differ by 1.2. That is within
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median_low
 from typing import NamedTuple
 
 import torch
 
 from nfd.core.words import number
-from nfd.scaling.base_group import SCALE
+from nfd.scaling.base_group import OF_MATRICES, SCALE
 from nfd.scaling.kept_rates import FIRST, PEAK
 
 # Rates whose ratio is no larger are the same.
@@ -40,13 +42,19 @@ class Rate(NamedTuple):
 
 
 def rate_of(optimizer: torch.optim.Optimizer) -> Rate:
-    """The largest tuned rate of an optimizer, which a schedule changes like all others."""
-    rates = []
+    """Return the tuned rate of an optimizer, which a schedule changes like all others.
+
+    It is the rate of most tensors: a schedule does not change one group alone, a fault does. What
+    Muon leaves to AdamW has a tuned rate of its own; the larger of the two counts.
+    """
+    rates = defaultdict[bool, list[Rate]](list)
     for group in optimizer.param_groups:
         scale = float(group.get(SCALE) or 1.0)
         peak = float(group.get(PEAK) or group.get(FIRST) or 0.0)
-        rates.append(Rate(float(group.get("lr") or 0.0) / scale, peak / scale))
-    return max(rates, key=lambda rate: (rate.peak, rate.now))
+        rate = Rate(float(group.get("lr") or 0.0) / scale, peak / scale)
+        rates[bool(group.get(OF_MATRICES, True))] += [rate] * max(1, len(group["params"]))
+    usual = [median_low(of_law) for of_law in rates.values()]
+    return max(usual, key=lambda rate: (rate.peak, rate.now))
 
 
 class LatestRate:
