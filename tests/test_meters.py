@@ -20,6 +20,7 @@ from nfd.core.estimates import Interval, interval, log_slope, mean, ratio_of_mea
 from nfd.meters.events import first_bad
 from nfd.meters.meter import METERS
 from nfd.meters.noise import GradientNoise, noise_of
+from nfd.meters.updates import DEFINITION
 from nfd.meters.verdict import cause, change, rows, since, verdict_of
 from nfd.scaling.rules import RULES
 
@@ -391,3 +392,26 @@ def test_a_check_estimates_noise_and_refuses_batches_that_it_cannot_cut() -> Non
     for wrong in (batches(11), batches(16, 1), [*batches(16, 1), *batches(8, 1)]):
         with pytest.raises(ValueError, match="noise needs"):
             nfd.check(Residual, wrong, **sizes)
+
+
+# What is measured since each definition.
+MEASURED_SINCE = {
+    2: {
+        "activation",
+        "activation_update",
+        "alignment",
+        "first_activation",
+        "first_update",
+        "function_update",
+        "function_update_inner",
+        "gradient",
+        "inner_update",
+        "loss",
+        "stream_update",
+        "update_to_weight",
+    }
+}
+
+
+def test_a_new_meter_raises_the_definition_that_names_stored_numbers() -> None:
+    assert MEASURED_SINCE[DEFINITION] == METERS.keys()

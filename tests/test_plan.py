@@ -128,12 +128,14 @@ def test_at_the_base_nothing_changes(rule: str) -> None:
     )
     assert all(plan.factor(name, plan.powers(name)[0]) == 1 for name in plan.entries)
     groups = plan.param_groups(model, lr=0.01, weight_decay=0.1)
-    assert len(groups) == 1
-    assert {k: groups[0][k] for k in ("lr", "weight_decay", "eps")} == {
-        "lr": 0.01,
-        "weight_decay": 0.1,
-        "eps": 1e-8,
-    }
+    # Matrices, and vectors.
+    assert len(groups) == 2
+    for group in groups:
+        assert {k: group[k] for k in ("lr", "weight_decay", "eps")} == {
+            "lr": 0.01,
+            "weight_decay": 0.1,
+            "eps": 1e-8,
+        }
     assert not plan.multipliers
 
 
@@ -222,7 +224,7 @@ def test_what_cannot_be_decided_is_asked() -> None:
         ),
         (
             {"make_model": Residual, "base": (4, 2), "roles": {"up.*": "inner"}},
-            r"no match for 'up.\*'. Names look like",
+            r"no match for 'up.\*'. Did you mean '\*\*.up.\*'\? Names look like",
         ),
         ({"base": (4, 2), "roles": {"head.*": "output"}}, "must be one of"),
         ({"make_model": Residual}, "make_model needs base="),

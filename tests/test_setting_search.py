@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from itertools import product
 
 import numpy as np
 import pytest
@@ -119,3 +120,30 @@ def test_a_pair_is_averaged_only_with_near_rates_that_there_are(has_near_rates: 
     errors = half / (float(np.std(paid, ddof=1)) / math.sqrt(2))
     alone = standard_errors(1, LEVEL)
     assert (errors == pytest.approx(alone)) is not has_near_rates
+
+
+@pytest.mark.parametrize("looks", [[2], [2, 3, 5, 8, 12]])
+def test_no_search_trains_more_than_its_bounds_say(looks: list[int]) -> None:
+    """Steep and flat losses, much and little noise, and rates beyond which training diverges."""
+    sizes = []
+    for world in range(60):
+        random = np.random.default_rng(world)
+        best = {"small": -8 + 3 * random.normal(), "large": -8 + 3 * random.normal()}
+        steepness, noise = 10 ** random.uniform(-2.5, 0, size=2)
+        edge = -8 + random.uniform(0, 12)
+        search = Search(Runs(GUESS), Runs(GUESS), -9.0, 0.1, looks=looks)
+        asking = search.decide()
+        said = []
+        for wanted in asking:
+            said.append(sum(search.bounds.values()))
+            runs = search.runs(wanted.which)
+            for rate, seed in product(wanted.log2_rates, wanted.seeds):
+                rise = steepness * (rate - best[wanted.which]) ** 2 + noise * random.normal()
+                is_lost = rate > edge + 0.5 * random.normal()
+                loss = GUESS if is_lost else min(GUESS, 0.6 * math.exp(min(rise, 3.0)))
+                runs.losses.setdefault((rate, seed), (loss, is_lost))
+        assert search.trained <= min(said)
+        search.end()
+        assert sum(search.bounds.values()) == search.trained
+        sizes.append(search.trained)
+    assert max(sizes) > 1.5 * min(sizes)

@@ -9,6 +9,7 @@ import math
 import random
 import shlex
 from copy import deepcopy
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -1062,7 +1063,7 @@ def test_an_answer_says_what_to_change_and_the_plan_mends_it() -> None:
     )
     answer = check.answer
     assert (answer.tone, answer.state) == ("bad", "Will not scale as it is")
-    assert "need another learning rate or initial scale as the network grows" in answer.title
+    assert answer.title.endswith("need another learning rate or initial scale")
     assert len(str(check).splitlines()) <= 15
     changes = {(change.tensor, change.quantity): change for change in check.changes}
     outer = changes["blocks.*.3.weight", "learning rate"]
@@ -1170,3 +1171,59 @@ def test_its_table_is_a_data_frame() -> None:
     check = checked()
     assert len(check.to_pandas()) == len(check.table)
     assert {"meter", "slope", "verdict"} <= {*check.to_pandas().columns}
+
+
+@pytest.fixture(scope="module")
+def of_ends() -> nfd.Check:
+    """A check that the ends of its sizes decide, with what mends it."""
+    return nfd.check(ResidualMLP, batches(4), [16, 32, 128], [2], lr=3e-3, rule="standard")
+
+
+def test_an_answer_says_which_sizes_were_left_out(of_ends: nfd.Check) -> None:
+    assert "Not trained: width 32." in of_ends.answer.because
+    everything = nfd.check(
+        ResidualMLP, batches(2), [16, 32], [2], lr=3e-3, seeds=2, remedy=False, rule="standard"
+    )
+    assert "Not trained" not in everything.answer.because
+
+
+def test_an_answer_says_which_optimizer_was_assumed(of_ends: nfd.Check) -> None:
+    assert "Assumed: adamw, betas 0.9 and 0.999, no decay, constant rate" in of_ends.answer.because
+    check = partial(nfd.check, ResidualMLP, widths=[16, 32], depths=[2], seeds=2, remedy=False)
+    falling = nfd.Task(batches(2), weight_decay=0.1, schedule=lambda step: 1 / (1 + step))
+    assert "decay 0.1, your schedule" in check(task=falling, lr=1e-3).answer.because
+    ours = nfd.Task(batches(2), make_optimizer=lambda groups: torch.optim.AdamW(groups))
+    assert "Assumed" not in check(task=ours, lr=1e-3).answer.because
+
+
+def test_no_exponent_is_said_that_the_networks_do_not_tell(of_ends: nfd.Check) -> None:
+    assert of_ends.remedy is not None
+    undecided = [row for row in of_ends.remedy.table if row["verdict"] == "UNCERTAIN"]
+    said = f"{len(undecided)} {'is' if len(undecided) == 1 else 'are'} not decided."
+    assert of_ends.answer.because.count(said) == bool(undecided)
+    assert "95 %" in of_ends.answer.because
+    open_rows = []
+    for row in of_ends.table:
+        slope = row["slope"]
+        open_rows.append({**row, "low": slope - 9, "high": slope + 9, "verdict": "UNCERTAIN"})
+    remedy = replace(of_ends.remedy, table=open_rows)
+    unclear = replace(of_ends, judged=open_rows, remedy=remedy)
+    assert f"{len(open_rows)} are not decided." in unclear.answer.because
+    sentences = " ".join([unclear.answer.because, *unclear.answer.details])
+    assert "95 %:" not in sentences
+    assert "not decided, UNCERTAIN" in sentences
+
+
+def test_a_constant_has_an_initial_value_and_no_std(of_ends: nfd.Check) -> None:
+    def titles(*quantities: str) -> set[str]:
+        first, second, *_ = of_ends.changes
+        changes = [replace(first, quantity=quantities[0]), replace(second, quantity=quantities[1])]
+        return {name for row in replace(of_ends, changes=changes).answer.table for name in row}
+
+    assert "initial std" in titles("initial std", "learning rate")
+    assert "initial value" in titles("initial value", "learning rate")
+    assert "initial std or value" in titles("initial value", "initial std")
+
+
+def test_an_answer_with_all_of_it_has_15_lines(of_ends: nfd.Check) -> None:
+    assert len(str(of_ends).splitlines()) <= 15

@@ -4,6 +4,7 @@ the same one.
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
 import json
@@ -67,6 +68,15 @@ def closed_over(activation: Callable[[Any], Any]) -> Callable[[int, int], nn.Mod
     return make_model
 
 
+def copied_from(cached: Callable[[int, int], nn.Module]) -> Callable[[int, int], nn.Module]:
+    """Build copies of the one module of each size that a cache holds."""
+
+    def make_model(width: int, depth: int) -> nn.Module:
+        return copy.deepcopy(cached(width, depth))
+
+    return make_model
+
+
 def with_a_class(activation: Callable[[Any], Any]) -> type[nn.Module]:
     class Model(Network):
         def __init__(self, width: int, depth: int) -> None:
@@ -86,7 +96,7 @@ CONSTRUCTORS: dict[str, Callable[[Any], Any]] = {
     "method": lambda f: Maker(f).make,
     "partial": lambda f: functools.partial(Network, activation=f),
     "class": with_a_class,
-    "cached": lambda f: functools.lru_cache(None)(closed_over(f)),
+    "cached": lambda f: copied_from(functools.lru_cache(None)(closed_over(f))),
     "dict": lambda f: (lambda kinds: lambda width, depth: Network(width, depth, kinds["f"]))(
         {"f": f}
     ),

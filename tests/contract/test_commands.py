@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import inspect
 import json
+import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -90,6 +92,18 @@ def test_a_check_prints_and_writes_its_answer_and_a_pipe_gets_no_bar(checked: An
     assert done.stdout[0] in "✓✗?"
     assert result(folder, "check")["command"] == "nfd " + " ".join(SMALL) + " --executor inline"
     assert str(Path("out/check/report.html")) in done.stdout
+
+
+def test_a_check_answers_again_from_what_it_stored(checked: Any, tmp_path: Path) -> None:
+    folder, done = checked
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    again = run(*SMALL, "--executor", "inline", "--verbose", folder=tmp_path)
+    runs = len(result(folder, "check")["rows"])
+    assert "runs were stored in" in again.stdout.splitlines()[-1]
+    assert again.stdout.startswith(done.stdout[: done.stdout.index("(--verbose")].splitlines()[0])
+    assert len(result(tmp_path, "check")["rows"]) == runs
+    other = run(*SMALL, "--executor", "inline", "--verbose", "--lr", "2e-3", folder=tmp_path)
+    assert "is of this model and task" in other.stdout.splitlines()[-1]
 
 
 def test_a_plan_is_that_of_python_and_says_which_network_it_fits(folder: Path) -> None:
@@ -256,6 +270,58 @@ def test_an_interrupted_command_says_so(folder: Path) -> None:
     assert said == "nfd: interrupted. The same command continues from what is stored.\n"
 
 
+@pytest.mark.parametrize("budget", ["20", ""])
+def test_a_search_says_how_many_trainings_it_takes_at_most(
+    budget: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # In a log it says so once a minute.
+    monkeypatch.setattr("nfd.core.tables._LINE_EVERY", 0.0)
+    search = ["transfer", "setup.py", "--widths", "8", "16", "--depths", "1", "--seeds", "2"]
+    search += ["--executor", "inline"]
+    if budget:
+        search += ["--budget", budget]
+    ended = run(*search, folder=folder)
+    assert ended.returncode in (0, 1), ended.stderr
+    said = " ".join(ended.stderr.split())
+    bounds = [int(count) for count in re.findall(r"At most (\d+) trainings in all", said)]
+    so_far = [int(count) for count in re.findall(r", (\d+) so far", said)]
+    assert 0 < max(so_far) <= min(bounds)
+    assert re.search(r"so far, .* left at most\.", said)
+    assert ("budget= bounds them" in said) is not bool(budget)
+    if budget:
+        assert max(bounds) == int(budget)
+    # What the bar counts is a step, and says so.
+    assert not re.search(r"(?<!this step): \d+ of \d+ trainings", said)
+
+
+STOPPING = """
+from pathlib import Path
+
+def loss(outputs, targets):
+    count = Path("count")
+    seen = int(count.read_text()) if count.exists() else 0
+    count.write_text(str(seen + 1))
+    if seen == 45:
+        raise KeyboardInterrupt
+    return nn.functional.cross_entropy(outputs, targets)
+"""
+
+
+def test_an_interrupted_search_says_what_it_knows_and_goes_on(folder: Path) -> None:
+    (folder / "setup.py").write_text(SETUP + STOPPING)
+    search = ("transfer", "setup.py", "--widths", "8", "16", "--depths", "1", "--budget", "40")
+    search += ("--rules", "complete-p", "--executor", "inline")
+    stopped = run(*search, folder=folder)
+    assert stopped.returncode == 130
+    assert "The same command continues from what is stored." in stopped.stderr
+    kept = re.search(r"(\d+) trainings are stored in out/transfer", stopped.stderr)
+    assert kept is not None
+    assert re.search(r"Known so far: complete-p: .* small network", stopped.stderr)
+    ended = run(*search, "--verbose", folder=folder)
+    assert ended.returncode in (0, 1), ended.stderr
+    assert f"{kept[1]} runs were stored in out/transfer" in ended.stdout
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -269,3 +335,23 @@ def test_a_first_run_finds_the_model_in_the_current_folder(name: str, folder: Pa
     assert answer.returncode in (0, 1), answer.stderr  # 1: so small a check or fit need not hold
     assert "No module named" not in answer.stderr
     assert result(folder, name)
+
+
+def test_what_the_file_prints_is_not_part_of_the_json(folder: Path) -> None:
+    loud = SETUP + "\nprint('read')\n\n"
+    loud += (
+        "def make_model(width, depth):\n    print('built')\n    return ResidualMLP(width, depth)\n"
+    )
+    (folder / "setup.py").write_text(loud)
+    told = run(*PLAN, "--json", folder=folder)
+    assert json.loads(told.stdout)["plan"]
+    assert "read" in told.stderr
+    assert "built" in told.stderr
+    assert "read" in run(*PLAN, folder=folder).stdout
+
+
+def test_options_in_the_file_are_not_read_and_a_line_says_so(folder: Path) -> None:
+    (folder / "setup.py").write_text(SETUP + "\nlr = 0.1\nwidth = 3\n")
+    told = run(*PLAN, folder=folder).stderr
+    assert "setup.py defines lr, which is not read. Pass it as --lr." in told
+    assert "width" not in told

@@ -583,3 +583,14 @@ def test_schedule_free_optimizers_train_in_tasks_and_are_judged_where_they_shoul
 def test_a_task_refuses_by_name(task: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         nfd.check(Net, nfd.Task(BATCHES, **task), [8, 16], [2], lr=1e-3, rule="mup", seeds=2)
+
+
+def test_a_class_of_pytorch_has_its_name_in_the_library_and_a_class_of_ones_own_has_not() -> None:
+    class Tuned(AdamW):
+        """AdamW with other averages."""
+
+        def __init__(self, params: Any, lr: float = 1e-3) -> None:
+            super().__init__(params, lr, betas=(0.8, 0.9))
+
+    names = [planned(kind)[1].optimizer for kind in (Adam, AdamW, torch.optim.SGD, Tuned)]
+    assert names == ["adam", "adamw", "sgd", "tuned"]

@@ -5,6 +5,7 @@ tensors with structure.
 from __future__ import annotations
 
 import math
+import re
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable
@@ -657,6 +658,84 @@ def stepped_by_muon(model: nn.Module, plan: nfd.Plan) -> set[str]:
     return {name for name, p in model.named_parameters() if id(p) in taken}
 
 
+def without_decay_of_vectors(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+    """A usual optimizer: no decay for groups whose tensors all have fewer than two dimensions."""
+    groups = list(groups)
+    for group in groups:
+        if all(p.dim() < 2 for p in group["params"]):
+            group["weight_decay"] = 0.0
+    return torch.optim.AdamW(groups, weight_decay=0.1)
+
+
+@pytest.mark.parametrize("rule", ["standard", "mup", "complete-p"])
+def test_a_rule_for_whole_groups_finds_vectors_apart_from_matrices(rule: str) -> None:
+    model, plan = planned(residual(), rule=rule)
+    optimizer = plan.make_optimizer(model, lr=1e-3, make=without_decay_of_vectors)
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            assert (group["weight_decay"] == 0) == (p.dim() < 2)
+    # Nothing else sets tensors apart that are stepped alike.
+    groups = plan.param_groups(model, lr=1e-3, weight_decay=0.1)
+    settings = [(g["lr"], g["weight_decay"], g["eps"], g["params"][0].dim() < 2) for g in groups]
+    assert len(settings) == len(set(settings))
+
+
+class Tied(nn.Module):
+    """An embedding that is the head as well, after a norm."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(7, width)
+        self.blocks = nn.ModuleList([Block(width) for _ in range(depth)])
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h: Tensor = nn.Sequential(self.embed, *self.blocks, self.norm)(x)
+        return h @ self.embed.weight.T
+
+
+def test_an_answer_says_what_becomes_of_decay_clipping_and_constants() -> None:
+    def answered(make: Make, **options: Any) -> tuple[dict[str, str], str]:
+        _, plan = planned(make, **options)
+        assert len(str(plan.answer).splitlines()) <= 15
+        return dict(plan.answer.table[0]), plan.answer.because
+
+    row, because = answered(residual())
+    assert row["decay"][1:] == row["learning rate"].removeprefix("÷")
+    assert "initial std" in row
+    assert "If you clip gradients, do so by tensor" in because
+    row, because = answered(Tied, sample=torch.tensor([[0, 1, 2]]))
+    assert "initial scale" in row
+    # SGD has no decay that a plan scales.
+    row, because = answered(residual(), optimizer="sgd")
+    assert "decay" not in row
+    assert "clip" in because
+    row, because = answered(residual(), rule="standard")
+    assert "decay" not in row
+    assert "clip" not in because
+
+
+def test_a_pattern_that_fits_nothing_is_answered_by_wider_ones() -> None:
+    model, plan = planned(residual())
+    names = {p: name for name, p in model.named_parameters()}
+    with pytest.raises(
+        ValueError, match=r"no match for 'norm'\. Did you mean (.*)\? A '\*'"
+    ) as said:
+        plan.param_groups(model, lr=1e-3, weight_decay=0.1, no_decay="norm")
+    wider = re.findall(r"'([^']*norm[^']*)'", str(said.value).partition("Did you mean")[2])
+    groups = plan.param_groups(model, lr=1e-3, weight_decay=0.1, no_decay=wider)
+    spared = {names[p] for group in groups if not group["weight_decay"] for p in group["params"]}
+    assert spared == {name for name in names.values() if "norm" in name}
+
+    roles = {"up.weight": "inner"}
+    with pytest.raises(ValueError, match=r"no match for 'up\.weight'\. Did you mean '\*\*\.up"):
+        planned(residual(), roles=roles)
+    # Where no wider pattern fits, none is suggested.
+    with pytest.raises(ValueError, match="no match for 'gain'") as unknown:
+        plan.param_groups(model, lr=1e-3, weight_decay=0.1, no_decay="gain")
+    assert "Did you mean" not in str(unknown.value)
+
+
 @pytest.mark.parametrize("rule", ["standard", "mup", "complete-p"])
 def test_muon_steps_the_matrices_of_blocks_and_adamw_those_of_the_condition(rule: str) -> None:
     model = DiT(32, 4)
@@ -990,3 +1069,15 @@ def test_lists_of_parameters_that_are_longer_in_the_model_are_named(rule: str) -
 def test_lists_of_parameters_of_one_length_are_planned() -> None:
     plan = nfd.plan(InLists(32, 2), (8, 2), make_model=InLists, rule="mup", sample=X)
     assert plan.roles["up.1"] == "hidden"
+
+
+def test_a_constructor_that_does_not_use_the_width_is_refused() -> None:
+    def fixed(width: int, depth: int) -> nn.Module:
+        return nn.Sequential(nn.Linear(5, 32), nn.ReLU(), nn.Linear(32, 2))
+
+    def wide(width: int, depth: int) -> nn.Module:
+        return nn.Sequential(nn.Linear(5, width), nn.ReLU(), nn.Linear(width, 2))
+
+    with pytest.raises(ValueError, match=r"does it use its first argument, width"):
+        nfd.plan(fixed(32, 1), (8, 1), make_model=fixed, rule="mup", sample=X)
+    assert nfd.plan(wide(8, 1), (8, 1), make_model=wide, rule="mup", sample=X).width == 1

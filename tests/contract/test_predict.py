@@ -626,3 +626,27 @@ def test_a_model_without_a_wide_matrix_is_predicted_with_stored_weights() -> Non
     assert nfd.predict(family, batches, **settings).weights == "dense"
     with pytest.raises(ValueError, match="names no matrix"):
         nfd.predict(family, batches, weights="structured", **settings)
+
+
+@pytest.mark.parametrize("weights", ["structured", "deferred"])
+def test_initial_weights_that_are_not_stored_are_scaled_too(weights: Any) -> None:
+    x, y = batches(1, 16)[0]
+    # The first loss depends on the weights squared.
+    task = nfd.Task([(x, y)], loss=lambda out, y: out.square().mean(), init_scale=3.0)
+    settings: dict[str, Any] = {"depth": 2, "width": 64, "replicates": 8}
+    family = nfd.resnets(64, 10, activation="identity")
+    ours = nfd.predict(family, task, 0.0, weights=weights, **settings)
+    theirs = nfd.predict(family, task, 0.0, weights="dense", **settings)
+    # Of matrices that stayed as they are, it would be below a half.
+    assert float(ours.loss_replicates.mean() + ours.loss_bias[0]) == pytest.approx(
+        float(theirs.loss_replicates.mean() + theirs.loss_bias[0]), rel=0.25
+    )
+
+
+def test_outputs_are_of_batches_of_one_size() -> None:
+    (x, y), (x2, y2) = batches(2, 8)
+    task = [(x, y), (x2[:5], y2[:5])]
+    settings: dict[str, Any] = {"depth": 1, "width": 32, "replicates": 2}
+    with pytest.raises(ValueError, match=r"batches of 5 and 8 samples.*probes="):
+        nfd.predict(nfd.resnets(64, 10), task, 0.3, outputs=True, **settings)
+    assert nfd.predict(nfd.resnets(64, 10), task, 0.3, **settings).loss.isfinite().all()

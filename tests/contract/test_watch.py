@@ -4,6 +4,7 @@ any more.
 
 from __future__ import annotations
 
+import gc
 import html
 import math
 import warnings
@@ -20,6 +21,10 @@ from tests.contract.common import ResidualMLP, batches
 from tests.test_integrations import fitted, trainer_of
 from torch import Tensor, nn
 from torch.optim import lr_scheduler
+from torch.optim.optimizer import (
+    _global_optimizer_post_hooks,
+    register_optimizer_step_post_hook,
+)
 
 import nfd
 
@@ -393,3 +398,97 @@ def test_a_state_is_of_a_model_of_one_width() -> None:
     # States of earlier versions do not say.
     earlier = {key: value for key, value in states[32].items() if key != "shapes"}
     watches[32].load_state_dict(earlier)
+
+
+# ---- what a watch keeps is its own
+
+
+def test_tensors_that_are_filled_again_change_nothing_in_a_watch(planned: Any) -> None:
+    model, plan = planned
+    sample = SAMPLE.clone()
+    watches = [nfd.Watch(model, plan, given, every=1) for given in (sample, SAMPLE)]
+    sample.zero_()
+    loss = torch.zeros(())
+    optimizer = plan.make_optimizer(model, lr=3e-3)
+    for x, y in BATCHES[:3]:
+        optimizer.zero_grad()
+        value = nn.functional.cross_entropy(model(x), y)
+        value.backward()
+        optimizer.step()
+        loss.copy_(value.detach())
+        for watch in watches:
+            watch.step(loss)
+    assert watches[0].table == watches[1].table
+    assert len({*watches[0].losses.values()}) == 3
+
+
+def test_a_state_is_of_one_sample_and_depth_and_of_an_untrained_model(planned: Any) -> None:
+    model, plan = planned
+    watch = nfd.Watch(model, plan, SAMPLE, every=1)
+    untrained = deepcopy(model)
+    train(model, plan, watch, 4, lr=1e-2)
+    whole = watch.state_dict()
+    brief = watch.state_dict(start=False)
+    nfd.Watch(untrained, plan, SAMPLE, every=1).load_state_dict(brief)
+    nfd.Watch(model, plan, SAMPLE, every=1).load_state_dict(whole)
+    with pytest.raises(ValueError, match="from the untrained model"):
+        nfd.Watch(model, plan, SAMPLE, every=1).load_state_dict(brief)
+    with pytest.raises(ValueError, match="another sample"):
+        nfd.Watch(model, plan, 2 * SAMPLE, every=1).load_state_dict(whole)
+    deeper = nfd.Watch(ResidualMLP(32, 3), None, SAMPLE)
+    with pytest.raises(ValueError, match="has 2 blocks, and here there are 3"):
+        deeper.load_state_dict(whole)
+
+
+def test_a_watch_that_is_made_late_or_stepped_too_often_says_so(planned: Any) -> None:
+    model, plan = planned
+    optimizer = plan.make_optimizer(model, lr=3e-3)
+    models.train(model, optimizer, BATCHES[:3], None)
+    late = nfd.Watch(model, plan, SAMPLE, own_start=False)
+    with pytest.warns(RuntimeWarning, match=r"made 4 steps, and the watch counted 1: .*load its"):
+        models.train(model, optimizer, BATCHES[:1], late)
+    assert "made 4 steps" in (late.miscounted or "")
+
+    often = nfd.Watch(ResidualMLP(32, 2), None, SAMPLE)
+    optimizer = torch.optim.AdamW(often.module.parameters(), lr=3e-3)
+    for number in range(39):
+        nn.functional.cross_entropy(often.module(SAMPLE), BATCHES[0][1]).backward()
+        if number % 2 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+        often.step()
+    with pytest.warns(RuntimeWarning, match=r"made 20 steps, and the watch counted 40\. Call"):
+        often.step()
+
+
+def test_a_watch_of_every_step_says_nothing_of_counts(planned: Any) -> None:
+    model, plan = planned
+    optimizer = plan.make_optimizer(model, lr=3e-3)
+    watch = nfd.Watch(model, plan, SAMPLE)
+    models.train(model, optimizer, BATCHES[:3], watch)
+    resumed = nfd.Watch(model, plan, SAMPLE)
+    resumed.load_state_dict(watch.state_dict())
+    models.train(model, optimizer, BATCHES[3:5], resumed)
+    assert resumed.steps == 5
+    assert resumed.miscounted is None
+
+
+def collect(*_: Any) -> None:
+    """Collect garbage, as a hook of an optimizer."""
+    gc.collect()
+
+
+def test_a_watch_may_be_collected_while_an_optimizer_calls_its_hooks(planned: Any) -> None:
+    model, plan = planned
+    optimizer = plan.make_optimizer(model, lr=3e-3)
+    handle = register_optimizer_step_post_hook(collect)
+    watch = nfd.Watch(model, plan, SAMPLE)
+    watch.listeners.append(watch.step)
+    count = len(_global_optimizer_post_hooks)
+    del watch
+    models.train(model, optimizer, BATCHES[:2], None)
+    assert len(_global_optimizer_post_hooks) == count
+    nfd.Watch(model, plan, SAMPLE)
+    gc.collect()
+    assert len(_global_optimizer_post_hooks) == count - 1
+    handle.remove()

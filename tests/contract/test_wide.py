@@ -191,3 +191,86 @@ def test_code_that_reads_a_weight_that_is_not_stored_is_told_so(
     assert layer.weight.shape == (12, 12)
     assert layer.weight.dtype == torch.float32
     assert not hasattr(layer.weight, "quantised")
+
+
+LAYERS = {"structured": nfd.StructuredLinear, "deferred": nfd.DeferredLinear}
+
+
+def regression(kind: str) -> tuple[nn.Module, Tensor, Tensor]:
+    """A layer in double precision, its inputs and targets."""
+    torch.manual_seed(0)
+    layer = LAYERS[kind](12, 12, std=0.3, seed=1, dtype=torch.float64)
+    return layer, torch.randn(4, 12).double(), torch.randn(4, 12).double()
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_a_gradient_that_a_scaler_divides_is_divided(kind: str) -> None:
+    weights = []
+    for scale in (1.0, 1024.0):
+        layer, x, y = regression(kind)
+        optimizer = nfd.SGD(layer.parameters(), lr=0.1, momentum=0.9)
+        scaler = torch.amp.GradScaler("cpu", init_scale=scale, enabled=scale > 1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            scaler.scale(nn.functional.mse_loss(layer(x), y)).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        weights.append(layer.dense_weights())
+    assert torch.allclose(*weights, rtol=1e-9)
+    assert not torch.allclose(weights[0], regression(kind)[0].complete())
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_parameters_are_chosen_by_the_dimensions_of_the_weight(kind: str) -> None:
+    """People give decay to matrices, and none to vectors."""
+    layer, x, y = regression(kind)
+    model = nn.Sequential(layer, nn.LayerNorm(12, dtype=torch.float64))
+    groups = [
+        {"params": [p for p in model.parameters() if p.dim() >= 2], "weight_decay": 0.5},
+        {"params": [p for p in model.parameters() if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    optimizer = nfd.SGD(groups, lr=0.1)
+    nn.functional.mse_loss(model(x), y).backward()
+    optimizer.step()
+    twin = nn.Linear(12, 12, bias=False, dtype=torch.float64)
+    with torch.no_grad():
+        twin.weight.copy_(layer.complete())
+    dense = nn.Sequential(twin, nn.LayerNorm(12, dtype=torch.float64))
+    nn.functional.mse_loss(dense(x), y).backward()
+    expected = twin.weight - 0.1 * (twin.weight.grad + 0.5 * twin.weight)
+    assert torch.allclose(layer.dense_weights(), expected)
+    assert len(groups[1]["params"]) == 2
+    assert repr(layer.scale)
+    assert repr(layer.update)
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_an_answer_may_be_changed_in_place(kind: str) -> None:
+    grads = []
+    for inplace in (True, False):
+        layer, x, _ = regression(kind)
+        x.requires_grad_()
+        nn.Sequential(layer, nn.ReLU(inplace=inplace))(x).sum().backward()
+        grads.append(x.grad)
+    assert torch.equal(*grads)
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_parameters_cannot_be_put_in_place_of_those_of_a_layer(kind: str) -> None:
+    layer, x, _ = regression(kind)
+    others = {name: p.detach() * 2 for name, p in layer.named_parameters()}
+    with pytest.raises(RuntimeError, match=r"replaced by other tensors, as torch\.func"):
+        torch.func.functional_call(layer, others, (x,))
+    assert layer(x).isfinite().all()
+
+
+@pytest.mark.parametrize("fill", [torch.eye(64), torch.full((64, 64), 0.1)])
+def test_weights_that_are_no_draw_stay_without_a_plan(fill: Tensor) -> None:
+    linear = nn.Linear(64, 64)
+    with torch.no_grad():
+        linear.weight.copy_(fill)
+    with pytest.raises(ValueError, match="begins in a way of its own"):
+        nfd.defer(linear)
+    with torch.no_grad():
+        linear.weight.normal_()
+    assert isinstance(nfd.defer(linear), nfd.StructuredLinear)

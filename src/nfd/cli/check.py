@@ -27,8 +27,9 @@ class CheckCommand(SizesCommand):
     Example: nfd check setup.py --widths 32 64 128 --depths 2 4 8 --lr 3e-3
 
     Where something is wrong, the same networks are also trained by the plan that should mend it.
-    Writes report.html, result.json, runs.csv, meters.csv and charts to OUT. Exit code 1 if
-    something grows, collapses or breaks, else 0, also where something is not decided yet.
+    Writes report.html, result.json, runs.csv, meters.csv and charts to OUT, and every run to
+    OUT/runs.sqlite, from which the same command answers again. Exit code 1 if something grows,
+    collapses or breaks, else 0, also where something is not decided yet.
     """
 
     name = "check"
@@ -74,7 +75,7 @@ class CheckCommand(SizesCommand):
             )
         task = task.first(steps)
         family = setup.family(self.base, self.rule, self.optimizer)
-        with self.sweep(None) as sweep:
+        with self.sweep(directory) as sweep:
             result = check(
                 family,
                 task,
@@ -88,7 +89,7 @@ class CheckCommand(SizesCommand):
             )
         answer = self._answer(setup, family, result, command)
         page = self._page(family.name, result, answer, command).write(directory)
-        return self.end(answer, page)
+        return self.end(answer, page, *self.stored(sweep))
 
     def _answer(self, setup: Setup, family: Family, result: Check, command: str) -> Answer:
         """The answer of the check, with advice for the shell."""

@@ -8,10 +8,11 @@ import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout, suppress
 from typing import TextIO
 
+from nfd.cli.answering import AnsweringCommand
 from nfd.cli.commands import read_command
 from nfd.core.errors import (
     INPUT,
@@ -64,12 +65,24 @@ def _run(words: list[str]) -> int:
             warnings.showwarning = _show_warning
             if getattr(command, "quiet", False):
                 warnings.simplefilter("ignore")
-            return int(command.run(shlex.join(["nfd", *words])))
+            with _only_json(command):
+                return int(command.run(shlex.join(["nfd", *words])))
     except SystemExit as error:
         raise StateError(
             f"code that the command ran called sys.exit({error.code!r}){place_of(error)}. Remove "
             "the call."
         ) from error
+
+
+@contextmanager
+def _only_json(command: AnsweringCommand) -> Iterator[None]:
+    """With --json: what the user's code prints goes to stderr, the answer to stdout."""
+    if not getattr(command, "json", False):
+        yield
+        return
+    command.stdout = sys.stdout
+    with redirect_stdout(sys.stderr):
+        yield
 
 
 def _show_warning(
@@ -90,7 +103,10 @@ def _show_warning(
 def _ended(error: BaseException) -> int:
     """Say on stderr why a command ended; returns its exit code."""
     if isinstance(error, KeyboardInterrupt):
-        _say("nfd: interrupted. The same command continues from what is stored.")
+        # What was going on says what it leaves.
+        kept = getattr(error, "__notes__", [])
+        goes_on = "The same command continues from what is stored."
+        _say(f"nfd: {' '.join(['interrupted.', goes_on, *kept])}")
         return INTERRUPTED
     cause = error
     if isinstance(error, UsageError) and error.__cause__ is not None:

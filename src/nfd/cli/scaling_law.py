@@ -280,6 +280,7 @@ class ScalingLawCommand(LoggedCommand):
         """Fit a law to a table of runs; returns OUT, the law, and no remarks."""
         from nfd.laws.scaling_law import losses_of
 
+        self.refuse_unread("rate", "at", "best", "times")
         directory = self.directory()
         return directory, losses_of(self.log, self.named_columns(), self.rate), []
 

@@ -32,6 +32,10 @@ _TASK = (
 )
 
 
+# What is asked for on the command line, and might be looked for in the file.
+_OPTIONS = ("lr", "rule", "optimizer")
+
+
 class Setup:
     """What a Python file defines: ``make_model`` or ``family``, and ``batches`` or ``task``.
 
@@ -55,6 +59,11 @@ class Setup:
             if near:
                 print(
                     f"nfd: {path} defines {name}, which is not read. Did you mean {near}?",
+                    file=sys.stderr,
+                )
+            elif name in _OPTIONS and isinstance(self.names[name], str | int | float):
+                print(
+                    f"nfd: {path} defines {name}, which is not read. Pass it as --{name}.",
                     file=sys.stderr,
                 )
 

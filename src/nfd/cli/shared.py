@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -136,6 +136,10 @@ class SizesCommand(TrainingCommand):
         return check_count("widths", min(self.widths)), check_count("depths", min(self.depths))
 
 
+# What every answer from a table of runs reads.
+_OF_TABLES = {"log", "columns", "out", "seed"}
+
+
 @dataclass
 class LoggedCommand(SizesCommand):
     """What the commands share that also answer from a table of runs."""
@@ -152,6 +156,21 @@ class LoggedCommand(SizesCommand):
         "with --from, such as lr=config/learning_rate; seed= ignores a column",
         group="Table of runs",
     )
+
+    def refuse_unread(self, *read: str) -> None:
+        """Refuse options that a table of runs does not read, beside those of ``read``.
+
+        Raises:
+            InputError: naming an option that is not at its default.
+        """
+        fields_of_table = {f.name for f in fields(AnsweringCommand)} | _OF_TABLES | {*read}
+        for f in fields(self):
+            default = f.default if f.default_factory is MISSING else f.default_factory()
+            if f.name not in fields_of_table and getattr(self, f.name) != default:
+                what = f"the file {self.setup}" if f.name == "setup" else f"--{f.name}"
+                raise InputError(
+                    f"--from answers from a table of runs, and does not read {what}. Leave it out."
+                )
 
     def named_columns(self) -> dict[str, str | None]:
         """Return the columns by field."""

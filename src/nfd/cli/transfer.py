@@ -205,6 +205,7 @@ class TransferCommand(LoggedCommand):
         from nfd.laws.rate_runs import fit_rate_law
         from nfd.laws.transfer import rates_of
 
+        self.refuse_unread("rule", "guess", "at", "scaled")
         directory = self.directory()
         target = named("--at", "such as parameters=7B tokens=4T batch=4M", self.at, as_number)
         scaled = named("--scaled", "such as batch=0.5 tokens=-0.5", self.scaled, as_number) or None

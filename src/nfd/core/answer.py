@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from textwrap import wrap
-from typing import Any, Literal
+from typing import Any, Literal, TextIO
 
 from rich.console import Console
 from rich.table import Table
@@ -28,7 +28,7 @@ NOT_DECIDED = "Not decided yet"
 MOST_LINES = 15
 WIDTH = 80
 # Rows of a table that are shown, however long the sentences are.
-_LEAST_ROWS = 3
+_LEAST_ROWS = 1
 _STYLES: dict[Tone, str] = {"good": "bold blue", "bad": "bold dark_orange", "open": "bold"}
 
 
@@ -136,6 +136,7 @@ def print_answer(
     verbose: bool = False,
     quiet: bool = False,
     json_only: bool = False,
+    stdout: TextIO | None = None,
 ) -> int:
     """Print the answer of a command; returns the exit code.
 
@@ -148,13 +149,14 @@ def print_answer(
         verbose: print every sentence and row.
         quiet: print nothing.
         json_only: print ``result.json`` in place of the answer.
+        stdout: where that is printed; None for ``sys.stdout``.
     """
     if json_only and quiet:
         raise InputError("--json and --quiet exclude each other. Leave one of them out.")
     if json_only and page is not None:
-        print(page.with_name("result.json").read_text("utf-8"), end="")
+        print(page.with_name("result.json").read_text("utf-8"), end="", file=stdout)
     elif json_only:
-        print(json.dumps({"answer": answer.plain()}, indent=1))
+        print(json.dumps({"answer": answer.plain()}, indent=1), file=stdout)
     elif not quiet:
         text = visible(in_terminal(answer, str(page or ""), verbose=verbose))
         if sys.stdout is not None and sys.stdout.isatty():

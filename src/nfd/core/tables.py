@@ -174,7 +174,7 @@ class _LinesOfLog:
         left = (now - self.started) * (self.work / self.done - 1)
         # The log may be full, or closed.
         with suppress(OSError):
-            print(f"nfd: {visible(text)}, {_time_left(left)}", file=sys.stderr, flush=True)
+            print(f"nfd: {visible(text)}, {time_left(left)}", file=sys.stderr, flush=True)
 
 
 @dataclass
@@ -185,22 +185,28 @@ class Remarks:
     last: str = ""
     printed: float = field(default_factory=lambda: time.monotonic())
 
-    def say(self, text: str) -> None:
-        """Print a text that is new; in a log only if the last one is a minute old."""
+    def say(self, text: str, state: str = "") -> None:
+        """Print a text that is new; in a log only if the last one is a minute old.
+
+        ``state`` is printed after it. A log has it also where only the state is new.
+        """
         # pythonw has no stderr.
-        if not self.enabled or sys.stderr is None or text == self.last:
+        if not self.enabled or sys.stderr is None:
             return
+        is_log = not sys.stderr.isatty()
+        whole = f"{text}{state}"
+        news = whole if is_log else text
         now = time.monotonic()
-        if not sys.stderr.isatty() and now - self.printed < _LINE_EVERY:
+        if news == self.last or (is_log and now - self.printed < _LINE_EVERY):
             return
-        self.last = text
+        self.last = news
         self.printed = now
         # The log may be full, or closed.
         with suppress(OSError):
-            print(said(f"nfd: {visible(text)}"), file=sys.stderr, flush=True)
+            print(said(f"nfd: {visible(whole)}"), file=sys.stderr, flush=True)
 
 
-def _time_left(seconds: float) -> str:
+def time_left(seconds: float) -> str:
     """Write ``about 4 min left``."""
     minutes = seconds / 60
     if minutes < 1:

@@ -49,6 +49,8 @@ class SettingSearches:
         """Search along every axis, and add what is found to the answers."""
         # Where the rate does not transfer, a value would be judged at a wrong one.
         rules = [one for one in self.families if _transfers(answers, one)]
+        of_values = len(rules) * sum(map(len, self.axes.values())) * self.looks[-1]
+        self.together.later = of_values
         searches = dict[tuple[Axis, float], Asked[float]]()
         for rule, setting in product(rules, self.axes):
             axis = Axis(rule, setting)
@@ -74,6 +76,7 @@ class SettingSearches:
             search = Search(_at_best(small), Runs(math.nan), 0.0, TOLERANCE, looks=self.looks)
             if len(search.small.rates) > 1:
                 compared[axis] = self._for_value(axis, settings[axis], search, log2_rates)
+        self.together.later = 0
         for axis, decision in self.together.run(compared).items():
             settings[axis] = replace(settings[axis], decision=decision)
         return [_with(answer, settings) for answer in answers]

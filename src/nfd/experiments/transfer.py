@@ -40,6 +40,7 @@ from nfd.laws.best_rate import LEARNT, Scores, Size, in_words, rounded
 from nfd.laws.rate_against import RateAgainst
 from nfd.laws.regret import Regret
 from nfd.laws.rule_transfer import TOLERANCE, RuleTransfer, SearchSpent, rule_in_words
+from nfd.laws.sequential import MOST_OF_SMALL
 from nfd.laws.transfer import Transfer
 from nfd.laws.transfer_answer import growth_note
 from nfd.runs.losses import classes_last
@@ -174,6 +175,8 @@ def transfer(
         if is_search:
             together = Together(question, most, Remarks(opened.progress))
             looks = looks_of(count)
+            values = len(families) * sum(map(len, varying.values()))
+            together.later = values * (MOST_OF_SMALL + looks[-1])
             answers = searched(together, by_rule, sizes, looks, with_middle)
             if varying:
                 along = SettingSearches(together, by_rule, sizes[0], sizes[-1], varying, looks)

@@ -10,14 +10,24 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, product
+from statistics import mean
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from nfd.core.names import RuleName
-from nfd.core.tables import Remarks
+from nfd.core.tables import Remarks, time_left
 from nfd.families.family import Family
 from nfd.laws.best_rate import Size
 from nfd.laws.rule_transfer import TOLERANCE, RuleTransfer
-from nfd.laws.sequential import LOOKS, BudgetError, Decision, Runs, Search, Wanted, Which
+from nfd.laws.sequential import (
+    LOOKS,
+    MOST_OF_SMALL,
+    BudgetError,
+    Decision,
+    Runs,
+    Search,
+    Wanted,
+    Which,
+)
 from nfd.runs.sweep import upset_in
 from nfd.runs.trial import Trial
 from nfd.scaling.base import instance
@@ -86,6 +96,14 @@ class Asked(Generic[T]):
     seeds: dict[Which, dict[int, Record]] = field(default_factory=dict)
 
 
+class _Place(NamedTuple):
+    """The trainings of one network: the most there may be, those so far, and the work of one."""
+
+    most: int
+    done: int
+    cost: float
+
+
 @dataclass
 class Together:
     """Searches within one budget.
@@ -94,6 +112,8 @@ class Together:
         budget: trainings of all searches at most. keys: those that searches asked for.
         ahead: those of workers that were idle, of which searches may ask for some later.
         remarks: where it says what is known.
+        later: trainings at most of searches that may follow those that run.
+        times: how long trainings took, in seconds, by the place that they are of.
     """
 
     trainer: Trainer
@@ -101,11 +121,14 @@ class Together:
     remarks: Remarks
     keys: set[str] = field(default_factory=set)
     ahead: set[str] = field(default_factory=set)
+    later: int = 0
+    times: dict[str, list[float]] = field(default_factory=dict)
 
     def run(self, asked: Mapping[K, Asked[T]]) -> dict[K, T]:
         """Run searches to their end; those that the budget interrupts have no result."""
         results = dict[K, T]()
         going_on = dict(asked)
+        before = len(self.keys)
         while going_on:
             wanted = dict[K, Wanted]()
             plans = dict[K | None, list[Trial]]()
@@ -120,6 +143,7 @@ class Together:
                 except BudgetError:
                     pass
                 if name not in wanted:
+                    one.search.end()
                     del going_on[name]
                     continue
                 plans[name] = self._trials(one, wanted[name])
@@ -127,17 +151,59 @@ class Together:
             if not wanted:
                 break
             purpose = "; ".join(dict.fromkeys(one.why for one in wanted.values()))
-            self._remark(going_on.values(), purpose)
+            self._remark(going_on.values(), purpose, self._left(asked.values(), before))
             plans[None] = self._idle(asked, wanted, plans)
-            records = self.trainer.trained(plans, purpose)
+            try:
+                records = self.trainer.trained(plans, f"{purpose}; this step")
+            except KeyboardInterrupt as stop:
+                known = [f"{one.name}: {one.search.so_far}" for one in asked.values()]
+                stop.add_note(f"Known so far: {'; '.join(known)}.")
+                raise
             for name, batch in wanted.items():
                 self._add(asked[name], batch, records[name])
         return results
 
-    def _remark(self, going_on: Iterable[Asked[T]], purpose: str) -> None:
-        """Say what searches know, and what the next trainings are for."""
+    def _remark(self, going_on: Iterable[Asked[T]], purpose: str, left: str) -> None:
+        """Say what searches know, what the next trainings are for, and how many may follow."""
         known = [f"{one.name}: {one.search.known}" for one in going_on if one.search.known]
-        self.remarks.say(f"{'; '.join([*known, 'now'])}: {purpose}")
+        self.remarks.say(f"{'; '.join([*known, 'now'])}: {purpose}", f". {left}")
+
+    def _left(self, asked: Iterable[Asked[T]], before: int) -> str:
+        """Say how many trainings there are at most, and how long those to come take at most.
+
+        Args:
+            asked: the searches that run.
+            before: the number of trainings of earlier ones.
+        """
+        # Rules share networks: these are counted once.
+        places = dict[str, _Place]()
+        for one in asked:
+            for which, most in one.search.bounds.items():
+                if most:
+                    trial = one.trial(which, one.search.usual, 0)
+                    place = _Place(most, len(one.search.runs(which).losses), trial.cost)
+                    places[trial.key] = max(place, places.get(trial.key, place))
+        most_of_all = before + self.later + sum(place.most for place in places.values())
+        text = f"At most {min(most_of_all, self.budget):g} trainings in all"
+        if math.isinf(self.budget):
+            # In 200 made-up worlds half took 9 % of it or less, and none more than 28 %.
+            text += " (most searches take about a tenth; budget= bounds them)"
+        text += f", {len(self.keys)} so far"
+        seconds = self._seconds_left(places)
+        return f"{text}." if seconds is None else f"{text}, {time_left(seconds)} at most."
+
+    def _seconds_left(self, places: Mapping[str, _Place]) -> float | None:
+        """How long the trainings to come take at most; None before any was timed."""
+        timed = {key: mean(self.times[key]) for key in places if key in self.times}
+        if not timed:
+            return None
+        # Networks that were not trained yet take as long as their work says.
+        per_work = sum(timed.values()) / sum(places[key].cost for key in timed)
+        each = {key: timed.get(key, place.cost * per_work) for key, place in places.items()}
+        left = self.later * max(each.values())
+        left += sum((place.most - place.done) * each[key] for key, place in places.items())
+        left = min(left, (self.budget - len(self.keys)) * max(each.values()))
+        return left / self.trainer.workers
 
     def _idle(
         self,
@@ -173,6 +239,8 @@ class Together:
         """Give a search what it wanted."""
         runs = asked.search.runs(wanted.which)
         seeds = asked.seeds.setdefault(wanted.which, {})
+        place = asked.trial(wanted.which, asked.search.usual, 0).key
+        self.times.setdefault(place, []).extend(record.seconds for record in records)
         for record in records:
             seeds.setdefault(record.config["seed"], record)
         losses, runs.guess, runs.least = self.trainer.outcomes(records, list(seeds.values()))
@@ -206,6 +274,8 @@ def searched(
     ``with_middle`` says whether the best rates of the sizes between are searched, too.
     """
     small, *middle, large = sizes
+    if with_middle:
+        together.later += len(families) * len(middle) * MOST_OF_SMALL
     first_rules = sharing(families, small)
     searches = dict[RuleName, Asked[Decision]]()
     for rule, family in families.items():
@@ -227,6 +297,8 @@ def searched(
         asking = search.best_of_small(f"the best rate at {size[0]} wide, {size[1]} deep")
         trial = partial(at_rate, together.trainer, {"small": (rule, size)})
         between[rule, size] = Asked(rule, search, asking, trial)
+    if with_middle:
+        together.later -= len(families) * len(middle) * MOST_OF_SMALL
     together.run(between)
 
     answers = list[RuleTransfer]()

@@ -63,6 +63,10 @@ _WALK = 8
 _GUARDS = (0.5, 1.0, 2.0)
 _EDGE_SEEDS = 10
 _MOST_GUARDS = 2  # at one look
+# Trainings of a small network at most: for its best rate, and for its edge of stability, with five
+# rates of two seeds on the way up and five of all seeds to halve the gap.
+MOST_OF_SMALL = SMALL_SEEDS * (3 + _WALK + 2)
+_MOST_OF_EDGE = 5 * (2 + _EDGE_SEEDS)
 # Of the expected half length of the interval at the last look: nearer to the tolerance than this, a
 # search ends.
 _FUTILE = 0.6
@@ -211,6 +215,7 @@ class Search:
         most: trainings at most, of both sizes.
         looks: seeds of the large network at which it looks.
         known: what it knows so far, in words.
+        bounds: trainings of each size at most, in all, by what is known so far.
     """
 
     small: Runs
@@ -220,6 +225,7 @@ class Search:
     most: float = math.inf
     looks: Sequence[int] = field(default_factory=lambda: LOOKS)
     known: str = ""
+    bounds: dict[Which, int] = field(default_factory=dict)
 
     def decide(self) -> Generator[Wanted, None, Decision]:
         """Ask for trainings, batch after batch, and return the decision."""
@@ -231,7 +237,8 @@ class Search:
             return Decision(at, "UNCERTAIN", None, reason=BUDGET_SPENT)
 
     def _decide(self) -> Generator[Wanted, None, Decision]:
-        at = yield from self.best_of_small()
+        self.bound_large(3 + _WALK, len(self.looks))
+        at = yield from self.best_of_small(reserve=_MOST_OF_EDGE)
         self.known = f"the small network's best rate is about {number(2**at)}"
         cell = self.small.scores()
         if not cell.learns:
@@ -241,6 +248,7 @@ class Search:
         later = [(rate, seed) for seed in range(self.looks[0]) for rate in first]
         yield from self.ask("large", first, range(FIRST_SEEDS), why, later)
         yield from self._walk("large", 1.0, FIRST_SEEDS, why)
+        self.bound_large(len(self.large.rates), len(self.looks))
         if not self.large.scores().learns:
             return Decision(at, "UNCERTAIN", None, reason="the large network learns nothing")
         return (yield from _Looks(self, at).decide())
@@ -253,6 +261,25 @@ class Search:
     def trained(self) -> int:
         """The number of trainings so far."""
         return len(self.small.losses) + len(self.large.losses)
+
+    @property
+    def so_far(self) -> str:
+        """What it knows so far, in words; before that the best of the rates that were tried."""
+        rates = self.small.rates
+        if self.known or not self.small.seeds(rates):
+            return self.known
+        best = rates[int(self.small.scores().typical.argmin())]
+        return f"of {len(rates)} rates of the small network {number(2**best)} is the best so far"
+
+    def end(self) -> None:
+        """Note that it asks for nothing more."""
+        self.bounds = {"small": len(self.small.losses), "large": len(self.large.losses)}
+
+    def bound_large(self, rates: int, looks: int) -> None:
+        """Bound the large network's trainings, by its rates so far and the looks to come."""
+        # Every look may choose a rate at first and after each guard.
+        more = looks * (1 + _MOST_GUARDS) + len(_GUARDS)
+        self.bounds["large"] = self.looks[-1] * (rates + more)
 
     def ask(
         self,
@@ -283,13 +310,18 @@ class Search:
             yield from self.ask(which, [end + stride], range(seeds), why, later)
 
     def best_of_small(
-        self, why: str = "the small network's best rate"
+        self, why: str = "the small network's best rate", reserve: int = 0
     ) -> Generator[Wanted, None, float]:
-        """Find log2 of the small network's best learning rate."""
+        """Find log2 of the small network's best learning rate.
+
+        ``reserve`` are trainings of the small network that may follow.
+        """
         small = self.small
         coarse = [self.usual - 2, self.usual, self.usual + 2]
+        self.bounds["small"] = MOST_OF_SMALL + reserve
         yield from self.ask("small", coarse, range(2), why, [(rate, 2) for rate in coarse])
         yield from self._walk("small", 2.0, 2, why)
+        self.bounds["small"] = SMALL_SEEDS * (len(small.rates) + 2) + reserve
         best = small.rates[int(small.scores().typical.argmin())]
         if not small.scores().learns:
             return best
@@ -306,6 +338,7 @@ class Search:
             bowl = small.scores(cell.log2_eta[around].tolist())
             if count >= 3 and bowl.optimum().stderr < KNOWN:
                 break
+        self.bounds["small"] = len(small.losses) + reserve
         return math.log2(rounded(bowl.best()))
 
     def find_edge(self, at: float) -> Asking:
@@ -366,6 +399,7 @@ class _Looks:
     def decide(self) -> Generator[Wanted, None, Decision]:
         """Look after more and more seeds until the verdict is clear."""
         for place, count in enumerate(self.search.looks):
+            self.search.bound_large(len(self.large.rates), len(self.search.looks) - place)
             try:
                 look = yield from self._look_after(count)
             except BudgetError:

@@ -45,6 +45,7 @@ def decide_setting(search: Search, at: float, setting: str) -> Generator[Wanted,
     """
     rivals = [value for value in search.small.rates if value != at]
     why = f"whether the small network's best {setting} costs the large one"
+    search.bounds["large"] = search.looks[-1] * (1 + len(rivals))
     decision = Decision(at, "UNCERTAIN", None, reason="these seeds do not tell")
     for count in search.looks:
         values = [at, *rivals]

@@ -40,6 +40,7 @@ from nfd.core.machine import memory_of
 from nfd.core.modes import undisturbed
 from nfd.core.names import MOST, WIDEST, NetworkWeights
 from nfd.core.random import derive
+from nfd.core.words import listed
 from nfd.families.family import Family, NetworkFamily, as_family
 from nfd.families.member import Member
 from nfd.families.network import ResNet
@@ -81,7 +82,14 @@ from nfd.runs.trial import Curves, Observation, Observer, Step, Trial
 from nfd.scaling.base import MakeModel
 from nfd.scaling.optimizers import names_where
 from nfd.scaling.rules import MAX_RATE, check_limit
-from nfd.scaling.samples import as_written, evaluating, on_device, shape_of, tensors_in
+from nfd.scaling.samples import (
+    as_written,
+    batch_size,
+    evaluating,
+    on_device,
+    shape_of,
+    tensors_in,
+)
 from nfd.store import Record
 from nfd.wide.defer import deferral
 
@@ -209,6 +217,7 @@ def predict(
         family = family.along_one_path(depths[1])
     observe = list[Observer]()
     if check_flag("outputs", outputs):
+        _check_one_size(task)
         observe += [Outputs(), *_of_eval_batches(task)]
     observe += _of_probes(family, task, kind, depths, probes, kernels)
     with as_sweep(sweep) as opened:
@@ -231,6 +240,18 @@ def predict(
             seconds=time.perf_counter() - start,
             seed=seed,
             note=" ".join(filter(None, notes)),
+        )
+
+
+def _check_one_size(task: Task) -> None:
+    """Raise InputError where outputs of the batches could not be one tensor."""
+    shapes = {tuple(part.shape for part in tensors_in(inputs)) for inputs, _ in task.batches}
+    if len(shapes) > 1:
+        sizes = sorted({batch_size(inputs) for inputs, _ in task.batches})
+        raise InputError(
+            "outputs=True is for batches of one shape; got batches of "
+            f"{listed([*map(str, sizes)])} samples. Make them alike, or pass probes=, inputs whose "
+            "outputs are given at every step."
         )
 
 

@@ -25,7 +25,7 @@ from nfd.core.names import AXES, MOST, RULE, SEEDS, WIDEST, Axis, RuleName
 from nfd.core.notices import OldName
 from nfd.core.random import global_state
 from nfd.core.tables import Row
-from nfd.core.words import number, plural, quoted
+from nfd.core.words import listed, number, plural, quoted
 from nfd.families.family import Family, as_family
 from nfd.families.member import Member
 from nfd.families.streams import StreamEnds
@@ -68,7 +68,7 @@ from nfd.runs.trial import Observation, Observer, Step, Trial, optimizer_of
 from nfd.scaling.base import MakeModel
 from nfd.scaling.find_law import check_optimizer
 from nfd.scaling.model import tensors
-from nfd.scaling.optimizers import OptimizerLaw, law_by_class
+from nfd.scaling.optimizers import BETAS, OptimizerLaw, law_by_class
 from nfd.scaling.rules import MAX_RATE, rule_named
 from nfd.scaling.samples import as_written
 from nfd.scaling.self_test import tests_itself
@@ -203,7 +203,21 @@ def check(
         seen.seconds,
         not tests_itself(family.make_model, family.base),
         factors or (1.0,) * task.steps,
+        _assumed(family.law, task),
     )
+
+
+def _assumed(law: OptimizerLaw, task: Task) -> str:
+    """Say which optimizer stands for the one that nobody gave; empty where a task makes one."""
+    if task.make_optimizer is not None:
+        return ""
+    settings = [law.name]
+    betas = law.setting(BETAS.name)
+    if betas is not None and betas.default is not None:
+        settings.append(f"betas {listed(betas.default)}")
+    settings.append(f"decay {task.weight_decay:g}" if task.weight_decay else "no decay")
+    settings.append("constant rate" if task.schedule is None else "your schedule")
+    return f"Assumed: {', '.join(settings)} (nfd.Task takes yours)."
 
 
 @dataclass(frozen=True)
@@ -572,6 +586,7 @@ class Check(Shown):
         seconds: how long all trainings took, on one core each.
         plans_itself: whether its networks are of the paper, which know their own plan.
         factors: the schedule, as a factor on ``lr`` for each step.
+        assumed: the optimizer in place of one that nobody gave, in a sentence.
 
     Example::
 
@@ -607,6 +622,7 @@ class Check(Shown):
     seconds: float = 0.0
     plans_itself: bool = False
     factors: Sequence[float] = ()
+    assumed: str = ""
 
     @property
     def table(self) -> list[dict[str, Any]]:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _MOST_SEEDS = 4
 # Letters of a tensor's name in a terminal
 _LONGEST_NAME = 24
+# The exponents of known mistakes lie from -1 to 2: an interval longer than this leaves them all.
+_LONGEST_INTERVAL = 3.0
 
 _BROKEN = {
     "not-finite": "Training breaks: numbers are not finite",
@@ -68,6 +70,24 @@ def about_of(check: Check) -> str:
     return " · ".join(parts)
 
 
+def _with_training(check: Check, evidence: str) -> str:
+    """Add to the evidence what was assumed of training, and which sizes were left out."""
+    return " ".join(part for part in (evidence, check.assumed, left_out(check)) if part)
+
+
+def left_out(check: Check) -> str:
+    """Say which sizes of the call were not trained, as the ends decided; empty where all were."""
+    parts = []
+    for axis in AXES:
+        sizes = [str(size) for size in check.asked.sizes[axis] if size not in check.sizes[axis]]
+        if sizes:
+            noun = axis if len(sizes) == 1 else f"{axis}s"
+            parts.append(f"{noun} {', '.join(sizes)}")
+    if not parts:
+        return ""
+    return f"Not trained: {listed(parts)}."
+
+
 # ---- Something is wrong
 
 
@@ -87,7 +107,7 @@ def _wrong(check: Check, about: str) -> Answer:
         "bad",
         state,
         title,
-        because,
+        _with_training(check, because),
         _unmended_in_words(check),
         next=_next_of_fault(check),
         about=about,
@@ -107,7 +127,7 @@ def _title_of_changes(changes: Sequence[Change]) -> str:
         first, *others = needs
         what = " or ".join([first, *(need.removeprefix("another ") for need in others)])
     verb = "needs" if count == 1 else "need"
-    return f"{plural(count, 'tensor')} {verb} {what} as the network grows"
+    return f"{plural(count, 'tensor')} {verb} {what}"
 
 
 def _title_of_faults(check: Check) -> str:
@@ -153,15 +173,19 @@ def _evidence(check: Check) -> str:
     axes = [axis for axis in AXES if any(axis == of for _, of, _ in faults)]
     text = f"{len(faults)} of {len(every)} measured quantities {_verb(check)} with "
     text += " or ".join(axes)
-    known = [row for row in filter(is_fault, check.table) if math.isfinite(row["slope"])]
+    known = [row for row in filter(is_fault, check.table) if is_told(row)]
     if known:
         steepest = max(known, key=lambda row: abs(row["slope"]))
         text += f", by up to {power_in_words(steepest)}"
     undecided = len(undecided_rows(check))
     if undecided:
-        verb = "is" if undecided == 1 else "are"
-        text += f"; {undecided} {verb} not decided"
+        text += f"; {_not_decided(undecided)}"
     return f"{text}."
+
+
+def _not_decided(count: int) -> str:
+    verb = "is" if count == 1 else "are"
+    return f"{count} {verb} not decided"
 
 
 def _by_plan(check: Check) -> str:
@@ -189,12 +213,18 @@ def _of_remedy(check: Check) -> str:
         return f"With the plan {remedy.rule} training breaks as well."
     faults = quantities(filter(is_fault, check.table))
     left = quantities(remedy.faults)
-    if not left and not faults:
-        return f"With the plan {remedy.rule} they stay so."
-    if not left:
-        return f"With the plan {remedy.rule} none {_verb_of(check)}s."
     verb = "does" if len(left) == 1 else "do"
-    return f"With the plan {remedy.rule} {len(left)} still {verb}."
+    what = f"{len(left)} still {verb}"
+    if not left and not faults:
+        what = "they stay so"
+    elif not left:
+        what = f"none {_verb_of(check)}s"
+    undecided = sum(
+        row["step"] == check.steps and row["verdict"] == "UNCERTAIN" for row in remedy.table
+    )
+    if undecided:
+        what += f", {_not_decided(undecided)}"
+    return f"With the plan {remedy.rule} {what}."
 
 
 def unmended(check: Check) -> list[Change]:
@@ -292,18 +322,20 @@ def transfer_of(check: Check, rule: str) -> str:
 def _sound(check: Check, about: str) -> Answer:
     """The answer where everything scales."""
     title = f"Every measured quantity keeps its scale {span_of(check)}"
-    rows = [row for row in last_rows(check) if math.isfinite(row["slope"])]
+    rows = [row for row in last_rows(check) if is_told(row)]
     rows = [row for row in rows if row["verdict"] == "STABLE"] or rows
-    steepest = max(rows, key=lambda row: abs(row["slope"]))
-    because = (
-        f"The steepest is {name_of(steepest)}, which goes as {power_in_words(steepest)}; beyond "
-        f"{number(CLEAR_EXPONENT)} it would be a fault."
-    )
+    because = ""
+    if rows:
+        steepest = max(rows, key=lambda row: abs(row["slope"]))
+        because = (
+            f"The steepest is {name_of(steepest)}, which goes as {power_in_words(steepest)}; "
+            f"beyond {number(CLEAR_EXPONENT)} it would be a fault."
+        )
     return Answer(
         "good",
         "Scales",
         title,
-        because,
+        _with_training(check, because),
         next=Next("Find the learning rate next", transfer_of(check, check.rule)),
         about=about,
         table=terminal_rows(check),
@@ -330,7 +362,7 @@ def _open(check: Check, about: str) -> Answer:
     title = f"Nothing is wrong so far, but {count} may be: {more.what} would tell"
     worst = max(rows, key=_doubt)
     because = f"Not decided yet of {len(judged)} quantities: {name_of(worst)}. "
-    if math.isfinite(worst["slope"]):
+    if is_told(worst):
         because = (
             f"{name_of(worst)} goes as {power_in_words(worst)}, and the limit is "
             f"{number(CLEAR_EXPONENT)}."
@@ -341,7 +373,7 @@ def _open(check: Check, about: str) -> Answer:
         "open",
         NOT_DECIDED,
         title,
-        because.strip(),
+        _with_training(check, because.strip()),
         next=Next(more.label, code),
         about=about,
         table=terminal_rows(check),
@@ -435,8 +467,15 @@ def name_of(row: Row) -> str:
     return meter_of(meter.title, row.get("stack", ""))
 
 
+def is_told(row: Row) -> bool:
+    """Whether the networks tell the exponent of a row: its interval is not too long to say."""
+    return math.isfinite(row["slope"]) and not row["high"] - row["low"] > _LONGEST_INTERVAL
+
+
 def power_in_words(row: Row) -> str:
-    """Write the exponent of a row as ``width^0.12 (95 %: 0.02 to 0.22)``."""
+    """Write the exponent of a row as ``width^0.12 (95 %: 0.02 to 0.22)``, or ``not decided``."""
+    if not is_told(row):
+        return "not decided"
     slope = Interval(row["slope"], math.nan, row["low"], row["high"])
     return f"{row['axis']}^{slope.in_words(limit=CLEAR_EXPONENT)}"
 
@@ -505,7 +544,7 @@ def terminal_rows(check: Check) -> list[dict[str, str]]:
         for column in in_order:
             of_column = [change for change in changes if column_of(change) == column]
             nothing = "" if column == "also" else "fine"
-            name = "change" if in_order == ["also"] else column
+            name = "change" if in_order == ["also"] else title_of(column, check.changes)
             row[name] = "; ".join(_cell(one, widest[column]) for one in of_column) or nothing
         rows.append(row)
     return rows
@@ -539,6 +578,14 @@ def column_of(change: Change) -> str:
     if change.quantity in ("learning rate", "initial std"):
         return change.quantity
     return "also"
+
+
+def title_of(column: str, changes: Iterable[Change]) -> str:
+    """The title of a column: a constant has an initial value, and no initial std."""
+    quantities = {change.quantity for change in changes if column_of(change) == column}
+    if "initial value" not in quantities:
+        return column
+    return "initial value" if len(quantities) == 1 else "initial std or value"
 
 
 def short_names(tensors: Sequence[str]) -> dict[str, str]:
@@ -576,5 +623,7 @@ def quantity_sentences(check: Check) -> list[str]:
             lines.append(f"{name}: {row['verdict']}. {row['cause']}")
             continue
         ratio = ratio_of(row, check.sizes[row["axis"]])
+        if not is_told(row):
+            ratio += " in these networks"
         lines.append(f"{name}: {ratio}, {power_in_words(row)}, {row['verdict']}")
     return lines

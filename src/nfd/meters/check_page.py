@@ -24,6 +24,7 @@ from nfd.meters.check_answer import (
     power_in_words,
     quantities,
     ratio_of,
+    title_of,
 )
 from nfd.meters.meter import CLEAR_EXPONENT, METERS, in_words
 from nfd.meters.ratios import TIMES
@@ -114,7 +115,8 @@ def _what_to_change(check: Check) -> Section:
             "tensor": Cell(((tensor, "code"),)),
         }
         for column in columns:
-            row |= _cells(column, [one for one in changes if column_of(one) == column])
+            title = title_of(column, check.changes)
+            row |= _cells(title, [one for one in changes if column_of(one) == column])
         if columns == ["also"]:
             row["change"] = row.pop("also")
         if begins_late:
@@ -169,7 +171,9 @@ def _cells(column: str, changes: Sequence[Change]) -> dict[str, Any]:
             parts.append((f" {change.axes} ", "soft"))
         return {column: Cell(tuple(parts))}
     title = f"{column}: now → should be"
-    by = "change of the rate" if column == "learning rate" else "change of the std"
+    by = "change of the rate"
+    if column != "learning rate":
+        by = f"change of the {column.removeprefix('initial ')}"
     if not changes:
         return {title: Cell((("fine", "soft"),)), by: ""}
     (change,) = changes[:1]

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from nfd.core.estimates import LEVEL, UNKNOWN, Interval, log_slope, mean, pooled_slope
 from nfd.core.modes import undisturbed
-from nfd.core.names import AXES, Axis, RuleName
+from nfd.core.names import AXES, RULE, Axis, RuleName
 from nfd.core.tables import Row
 from nfd.meters.beside import Beside, beside_of
 from nfd.meters.meter import (
@@ -167,8 +167,8 @@ def cure_of_all(faults: Iterable[Mapping[str, Any]], rule: str) -> RuleName | No
     shared = set(RULES).intersection(*prevented)
     if not prevented or not shared or rule in shared:
         return None
-    # 'complete-p', the last of RULES, is preferred wherever it helps.
-    return next(name for name in reversed(RULES) if name in shared)
+    # The rule that everybody else begins with, wherever it helps.
+    return RULE if RULE in shared else next(name for name in reversed(RULES) if name in shared)
 
 
 def cause(
@@ -194,7 +194,7 @@ def cause(
         )
     if not advice.rules:
         return f"{advice.seen}."
-    return f"{advice.seen}. Use 'complete-p'{advice.price}."
+    return f"{advice.seen}. Use {RULE!r}{advice.price}."
 
 
 def _advice(meter: str, axis: Axis, verdict: Verdict) -> Advice | None:

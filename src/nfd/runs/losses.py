@@ -23,7 +23,7 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     any other the mean is not-a-number.
     """
     counts = targets != IGNORED
-    ids = targets.where(counts, 0).expand(outputs.shape[:-1]).unsqueeze(-1)
+    ids = targets.where(counts, 0).long().expand(outputs.shape[:-1]).unsqueeze(-1)
     losses = outputs.logsumexp(-1) - outputs.gather(-1, ids).squeeze(-1)
     return losses.where(counts, 0.0).sum(-1) / counts.sum(-1)
 
@@ -47,6 +47,11 @@ def loss_of(loss: str | Callable[[Any, Any], Tensor]) -> Callable[[Any, Any], Te
 
     def value(out: Any, y: Tensor) -> Tensor:
         outputs = _only_output(out)
+        if not isinstance(y, Tensor):
+            raise InputTypeError(
+                f"loss={loss!r} needs targets that are a tensor; got {type(y).__name__}. Pass "
+                "torch.tensor(targets)."
+            )
         y = typed(y, outputs.dtype)
         try:
             if loss == "mse":
@@ -76,14 +81,14 @@ def _given(loss: Callable[[Any, Any], Tensor], out: Any, y: Any) -> Tensor:
     return value
 
 
-def _out_of_range(outputs: Tensor, y: Any) -> str:
+def _out_of_range(outputs: Tensor, y: Tensor) -> str:
     """Say which class ids the outputs have, if targets are others; else return an empty text."""
-    if isinstance(y, Tensor) and y.is_floating_point():
+    if y.is_floating_point():
         return (
             f"class ids must be whole numbers; got {y.dtype}. Pass targets.long(), or loss='mse' "
             "for real targets."
         )
-    if not isinstance(y, Tensor) or not bool((y != IGNORED).any()):
+    if not bool((y != IGNORED).any()):
         return ""
     counted = y[y != IGNORED]
     classes = classes_last(outputs, y).shape[-1]
@@ -167,9 +172,17 @@ def classes_last(output: Any, y: Tensor) -> Tensor:
     Models may put the classes second, as images have them. ``output`` is what a model returns.
     """
     out = outputs_of(output)
-    if out.shape[:-1] == y.shape:
+    has_classes_last = out.shape[:-1] == y.shape
+    has_classes_second = out.dim() == y.dim() + 1 and out[:, 0].shape == y.shape
+    if has_classes_last and has_classes_second and out.dim() > 2 and 1 not in out.shape[1:]:
+        raise InputError(
+            f"loss='cross-entropy' cannot tell which axis of the logits {list(out.shape)} holds "
+            f"the classes, for targets {list(y.shape)}. Say it by nfd.Task(batches, loss=...), "
+            "such as loss=torch.nn.functional.cross_entropy where the classes are second."
+        )
+    if has_classes_last:
         return out
-    if out.dim() == y.dim() + 1 and out[:, 0].shape == y.shape:
+    if has_classes_second:
         return out.movedim(1, -1)
     raise InputError(
         f"loss='cross-entropy' needs logits [..., C] for targets [...]; got {list(out.shape)} for "

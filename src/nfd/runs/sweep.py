@@ -23,7 +23,7 @@ from nfd.core.errors import InputError, InputTypeError, StateError, UsageWarning
 from nfd.core.modes import undisturbed
 from nfd.core.notices import tell
 from nfd.core.tables import bar
-from nfd.core.words import listed
+from nfd.core.words import listed, plural
 from nfd.families.family import Family
 from nfd.runs.executors import Executor, Inline, executor_named
 from nfd.runs.task import Task
@@ -144,7 +144,11 @@ class Sweep:
             if self.held:
                 self._compare(list(missing.values()))
             costliest_first = sorted(missing.values(), key=lambda trial: -trial.cost)
-            self._train(costliest_first, len(keys), label)
+            try:
+                self._train(costliest_first, len(keys), label)
+            except KeyboardInterrupt as stop:
+                stop.add_note(self._kept())
+                raise
         records = {key: self.store.record(key) for key in keys}
         return [records[trial.key] for trial in trials]
 
@@ -206,6 +210,14 @@ class Sweep:
             if not other.was_warned_of:
                 other.was_warned_of = True
                 tell(other.sentence(name, self.out), UsageWarning)
+
+    def _kept(self) -> str:
+        """Say what a stop leaves."""
+        trained = plural(len(self.store.keys()), "training")
+        if self.out is None:
+            return f"{trained} of this sweep are lost: nfd.Sweep(out) would keep them."
+        verb = "is" if trained.startswith("1 ") else "are"
+        return f"{trained} {verb} stored in {self.out}."
 
     def _train(self, missing: Sequence[Trial], total: int, label: str) -> None:
         done = total - len(missing)

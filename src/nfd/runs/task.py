@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields
 from functools import cached_property, partial
 from hashlib import blake2b
+from numbers import Real
 from typing import Any, Self, cast
 
 import numpy as np
@@ -54,7 +55,8 @@ def factors_of(schedule: Schedule, steps: int, lr: float) -> tuple[float, ...]:
     # whatever a scheduler's constructor raises where an optimizer should be
     except Exception:
         factor = None
-    if isinstance(factor, int | float):
+    is_one_number = isinstance(factor, Tensor) and factor.dim() == 0
+    if isinstance(factor, Real) or is_one_number:
         return tuple(
             check_real(f"schedule({step})", schedule(step), least=0.0) for step in range(steps)
         )
@@ -433,7 +435,7 @@ def _is_copied(inputs: Any, targets: Any) -> bool:
     """Whether targets equal one of the inputs."""
     if not isinstance(targets, Tensor):
         return False
-    return any(torch.equal(x, targets) for x in tensors_in(inputs))
+    return any(torch.equal(x, targets.to(x.device)) for x in tensors_in(inputs))
 
 
 def _ids(inputs: Any, targets: Any) -> Tensor | None:
@@ -494,6 +496,9 @@ def pairs_of(batches: Iterable[Any], argument: str = "batches") -> list[tuple[An
             f"{argument} must be a list of {BATCHES}; got a single dict. Put it into a list: "
             "[batch]."
         )
+    if isinstance(batches, Iterable) and not isinstance(batches, Sequence | np.ndarray | Tensor):
+        # A loader may refill the tensors of a batch with the next one.
+        batches = (mapped(batch, _own) for batch in batches)
     given = check_several(argument, batches, BATCHES)
     if len(given) == 2 and all(isinstance(part, Tensor | np.ndarray) for part in given):
         shapes = " and ".join(str(list(part.shape)) for part in given)
@@ -514,6 +519,13 @@ def pairs_of(batches: Iterable[Any], argument: str = "batches") -> list[tuple[An
         batch_size(x, f"inputs of {argument}[{step}]")
         check_sample(f"targets of {argument}[{step}]", y)
     return pairs
+
+
+def _own(part: Any) -> Any:
+    """Return a copy of a tensor or an array; anything else as it is."""
+    if isinstance(part, Tensor):
+        return part.clone()
+    return part.copy() if isinstance(part, np.ndarray) else part
 
 
 def inputs_of(argument: str, inputs: Any) -> Any:
@@ -539,7 +551,8 @@ def _as_tensor(part: Any) -> Any:
             "batches have masked entries, which stand for no number. Remove or fill them first."
         )
     if isinstance(part, Tensor):
-        return plain(part)
+        # What it was computed from is not trained.
+        return plain(part).detach()
     if not isinstance(part, np.ndarray):
         return part
     tensor = torch.from_numpy(part)

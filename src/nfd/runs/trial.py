@@ -331,7 +331,7 @@ class Trial:
         observers = [
             [type(observer).__name__, dict(observer.settings)] for observer in self.observe
         ]
-        return {
+        described = {
             **self.experiment,
             "width": self.width,
             "depth": self.depth,
@@ -344,6 +344,10 @@ class Trial:
             "schedule": schedule,
             "observe": observers,
         }
+        if self.weights != "dense" and self.task.init_scale != 1:
+            # In stores of earlier versions the matrices of such trials were not scaled.
+            described["scales_unstored"] = True
+        return described
 
     @property
     def experiment(self) -> dict[str, Any]:
@@ -509,8 +513,15 @@ class Trial:
 def _scale_(member: Member, factor: float) -> None:
     """Scale the initial weights of every matrix that is drawn at random."""
     entries = member.plan.entries
+    of_layers = set[int]()
+    for module in member.module.modules():
+        layer: Any = module
+        if getattr(module, "is_deferred", False) is True:
+            layer.scale_initial_(factor)
+            of_layers.update(id(p) for p in (layer.update, layer.scale))
     for name, tensor in tensors(member.module).items():
-        if name in entries and not (tensor.is_vector or entries[name].start.kept):
+        is_drawn = name in entries and not (tensor.is_vector or entries[name].start.kept)
+        if is_drawn and id(tensor.parameter) not in of_layers:
             tensor.parameter.mul_(factor)
 
 

@@ -18,6 +18,7 @@ from nfd.core.errors import InputError, InputTypeError, blaming
 from nfd.core.modes import default_type, users_type
 from nfd.core.names import MOST, WIDEST
 from nfd.core.random import RepeatedDraws, global_streams
+from nfd.core.words import quoted
 from nfd.scaling.entries import Start
 from nfd.scaling.model import (
     Blocks,
@@ -72,6 +73,11 @@ def instance(
     return model
 
 
+def shapes_of(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    """Return the shape of every tensor of a model, by name."""
+    return {name: t.shape for name, t in tensors(model).items()}
+
+
 def check_constructor(make_model: MakeModel, widths: Sequence[int], depths: Sequence[int]) -> None:
     """Raise ValueError unless width changes shapes, and depth adds parameters without changing any.
 
@@ -79,14 +85,15 @@ def check_constructor(make_model: MakeModel, widths: Sequence[int], depths: Sequ
     """
     width = widths[0]
     depth = depths[0]
-    shapes_of = partial(instance, make_model, repeats_draws=True)
-    small = tensors(shapes_of(width, depth))
+    build = partial(instance, make_model, repeats_draws=True)
+    small = tensors(build(width, depth))
+    _check_separate(small, tensors(build(width, depth)))
     for wider in widths[1:2]:
-        large = tensors(shapes_of(wider, depth))
+        large = tensors(build(wider, depth))
         if not any(_changed_shapes(small, large)):
             raise _unlike((wider, depth), (width, depth), "other shapes")
     for deeper in depths[1:2]:
-        large = tensors(shapes_of(width, deeper))
+        large = tensors(build(width, deeper))
         changed = _changed_shapes(small, large)
         # Depth changes the shape of few at most: the last block of a stage often leads to another
         # width.
@@ -100,6 +107,18 @@ def check_constructor(make_model: MakeModel, widths: Sequence[int], depths: Sequ
         if 2 * sum(changed) > len(changed) or len(small) == len(large):
             wanted = "more blocks, and the same shapes in those they share"
             raise _unlike((width, deeper), (width, depth), wanted)
+
+
+def _check_separate(one: Mapping[str, TensorInfo], other: Mapping[str, TensorInfo]) -> None:
+    """Raise ValueError where two models of a constructor train the same tensors."""
+    trained = {id(t.parameter) for t in one.values() if t.parameter.requires_grad}
+    shared = [name for name, t in other.items() if id(t.parameter) in trained]
+    if shared:
+        raise InputError(
+            f"make_model(width, depth) must build all that it trains: two of its models share "
+            f"{quoted(shared, 3)}, so that training one would change the other. Build it inside "
+            "of make_model, or take a copy.deepcopy of it there; or freeze it."
+        )
 
 
 def _changed_shapes(small: Mapping[str, TensorInfo], large: Mapping[str, TensorInfo]) -> list[bool]:

@@ -326,20 +326,29 @@ def decouples(optimizer: torch.optim.Optimizer) -> bool | None:
 def measured_law(optimizer: Any) -> OptimizerLaw:
     """Measure the law of an optimizer, and register it under the optimizer's name.
 
-    An object that steps as a law of the library says has that law.
+    An object that steps as a law of the library says has that law, and so has the class that the
+    law makes.
 
     Args:
         optimizer: an object, its class, or a function from groups that makes it.
     """
     measurement = measure(optimizer)
     is_object = hasattr(optimizer, "param_groups") and not isinstance(optimizer, type)
-    if is_object:
-        for law in OF_THE_LIBRARY:
-            if measurement.fits(law):
-                return law
+    for law in OF_THE_LIBRARY:
+        if (is_object or _is_pytorchs_class(optimizer, law)) and measurement.fits(law):
+            return law
     name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", measurement.name).lower()
     make = None if is_object else optimizer
     return _registered(measurement.law(name, make))
+
+
+def _is_pytorchs_class(optimizer: Any, law: OptimizerLaw) -> bool:
+    """Whether it is the class of PyTorch that a law of the library describes."""
+    return (
+        isinstance(optimizer, type)
+        and optimizer.__module__.startswith("torch.optim.")
+        and optimizer.__name__ in law.classes
+    )
 
 
 def _registered(law: OptimizerLaw) -> OptimizerLaw:

@@ -25,7 +25,7 @@ from torch.nn.utils.weight_norm import WeightNorm
 
 from nfd.core.checks import check_real
 from nfd.core.errors import InputError, InputTypeError
-from nfd.core.words import quoted
+from nfd.core.words import listed, quoted
 
 # ---- Dotted names of modules and tensors
 
@@ -48,6 +48,29 @@ def matches(name: str, pattern: str) -> bool:
     if len(parts) != len(wanted):
         return False
     return all(map(fnmatchcase, parts, wanted))
+
+
+PATTERNS = (
+    "A '*' stands for one part of a name, between dots; a first or last '**' for one or more."
+)
+
+
+def wider_pattern(pattern: str, names: Iterable[str]) -> str:
+    """Return a hint such as ``" Did you mean '**.ln_*.*'?"`` for a pattern that fits no name.
+
+    It is empty where no wider pattern fits. Names at the top of a model need a pattern of their
+    own, as ``**`` stands for one part or more.
+    """
+    left = set(names)
+    wider = list[str]()
+    for candidate in (f"**.{pattern}", f"**.{pattern}.*", f"{pattern}.*", f"{pattern}.**"):
+        fitting = {name for name in left if matches(name, candidate)}
+        if fitting:
+            wider.append(repr(candidate))
+        left -= fitting
+    if not wider:
+        return ""
+    return f" Did you mean {listed(wider)}?"
 
 
 def numberless(name: str) -> str:

@@ -43,6 +43,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from nfd.core.copies import copied
 from nfd.core.errors import InputError, UsageError
 from nfd.core.random import generator
 from nfd.scaling.base import instance
@@ -297,7 +298,8 @@ class Bench:
         axis, ratio = place
         width, depth = self.carrier.size
         size = (ratio * width, depth) if axis == "width" else (width, ratio * depth)
-        model = instance(self.carrier.make_model, *size, seed)
+        # A test multiplies tensors, of which models may share frozen ones with the user's code.
+        model = copied(instance(self.carrier.make_model, *size, seed))
         if place not in self.plans:
             self.plans[place] = self.carrier.at(model, axis, ratio)
         plan = self.plans[place]

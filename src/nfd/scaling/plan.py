@@ -308,6 +308,9 @@ class Plan(Shown):
     ) -> list[dict[str, Any]]:
         """Parameter groups for a PyTorch optimizer; tensors with equal settings share one.
 
+        Matrices and vectors (of fewer than two dimensions) never do: a rule of yours for whole
+        groups, such as no decay for vectors, finds them apart.
+
         Settings that you do not choose here are those of the optimizer, and are scaled when it
         takes the groups: ``AdamW(groups, weight_decay=0.1)`` has 0.1 at the base. Until then the
         groups show decay 0 and PyTorch's ``eps``. A decay that nobody sets is 0.
@@ -326,9 +329,10 @@ class Plan(Shown):
                 or ``tokens``.
 
         Returns:
-            groups with ``params``, ``lr``, ``lr_scale`` (the rate as a multiple of the tuned one;
-            schedules must keep it), ``weight_decay`` and ``roles``. Groups for Adam and AdamW also
-            have ``eps``; under Muon ``use_muon`` is False for groups of AdamW.
+            groups of the tensors that train now, with ``params``, ``lr``, ``lr_scale`` (the rate as
+            a multiple of the tuned one; schedules must keep it), ``weight_decay`` and ``roles``.
+            Groups for Adam and AdamW also have ``eps``; under Muon ``use_muon`` is False for groups
+            of AdamW.
 
         Raises:
             ValueError: if the model is not the planned one, or the optimizer does not accept weight

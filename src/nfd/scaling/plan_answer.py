@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from nfd.core.answer import Answer, Next
 from nfd.core.tables import Row
 from nfd.core.words import number, plural
+from nfd.scaling.optimizers import WEIGHT_DECAY
 from nfd.scaling.plan_table import absolute_rates, kind_of
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def plan_answer(plan: Plan, training: PlannedTraining) -> Answer:
     rate = "at your tuned rate"
     if training.lr is not None:
         rate = f"at learning rate {number(training.lr, 3)}"
-    sentences = [training.evidence, _carried(plan)]
+    sentences = [training.evidence, _carried(plan), _clipping(plan)]
     return Answer(
         "good",
         "Planned",
@@ -97,6 +98,13 @@ def _is_changed(plan: Plan, name: str) -> bool:
     return plan.rate(name) != 1 or plan.start_factor(name) != 1
 
 
+def _clipping(plan: Plan) -> str:
+    """Say in short what the plan's note on clipping says, where rates change."""
+    if all(plan.rate(name) == 1 for name in plan.entries):
+        return ""
+    return "If you clip gradients, do so by tensor: one norm for all acts on other tensors here"
+
+
 def _next(plan: Plan, training: PlannedTraining, base: str) -> Next:
     """Return the code that trains by the plan."""
     load = ""
@@ -120,8 +128,11 @@ def _next(plan: Plan, training: PlannedTraining, base: str) -> Next:
 def _factors(plan: Plan, training: PlannedTraining) -> list[dict[str, str]]:
     """Return a row for all tensors of a group with the same factors.
 
-    Those that change most come first, and in a row matrices before vectors.
+    Those that change most come first, and in a row matrices before vectors. Weight decay stands
+    there where it changes.
     """
+    initial = _title_of_initial(plan)
+    has_decay = _has_decay(plan)
     groups = dict[tuple[str, float, float], dict[str, None]]()
     # A row names its first tensor only.
     for name in sorted(plan.entries, key=lambda name: plan.entries[name].is_vector):
@@ -146,9 +157,29 @@ def _factors(plan: Plan, training: PlannedTraining) -> list[dict[str, str]]:
             row["over the base"] = factor_in_words(rate_factor)
         else:
             row["learning rate"] = factor_in_words(rate_factor)
-        row["initial std"] = factor_in_words(std_factor)
+        row[initial] = factor_in_words(std_factor)
+        if has_decay:
+            # The factor of the rate divides it.
+            row["decay"] = factor_in_words(_rounded(1 / rate_factor))
         rows.append(row)
     return rows
+
+
+def _has_decay(plan: Plan) -> bool:
+    """Whether weight decay changes under the plan, by an optimizer that keeps rate times decay."""
+    for name in plan.entries:
+        law = plan.law_for(name)
+        if law.decoupled and law.setting(WEIGHT_DECAY.name) and plan.weight_decay(name) != 1:
+            return True
+    return False
+
+
+def _title_of_initial(plan: Plan) -> str:
+    """The title of the factor on initial weights: a constant has a value, and no std."""
+    for name in plan.entries:
+        if plan.constant(name) and plan.start_factor(name) != 1:
+            return "initial scale"
+    return "initial std"
 
 
 def _group_of(role: str) -> str:

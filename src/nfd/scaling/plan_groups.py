@@ -13,7 +13,7 @@ from nfd.core.errors import InputError, InputTypeError
 from nfd.scaling.base_group import BaseGroup, mark_of
 from nfd.scaling.find_law import law_of
 from nfd.scaling.held import Held, held_as_planned
-from nfd.scaling.model import matches
+from nfd.scaling.model import PATTERNS, matches, wider_pattern
 from nfd.scaling.optimizers import BETAS, EPS, WEIGHT_DECAY, Hyperparameter, OptimizerLaw, Scale
 from nfd.scaling.rules import ADAM_EPSILON, MAX_RATE, rule_named
 
@@ -51,7 +51,9 @@ def groups_of(
         rate = plan.rate(name) * run_factor(plan, "rate", law_of_tensor)
         scale = partial(scale_of, plan, name, is_spared=name in spared)
         scales = tuple(scale(setting) for setting in law_of_tensor.settings)
-        key = (tuned, rate, law_of_tensor.name, scales)
+        # Rules of users, such as no decay for tensors of one dimension, are for whole groups.
+        is_vector = len(plan.entries[name].shape) < 2
+        key = (tuned, rate, law_of_tensor.name, scales, is_vector)
         if key not in groups:
             settings_of_group = {
                 setting: value
@@ -91,8 +93,10 @@ def _spared(plan: Plan, held: Mapping[str, Held], no_decay: str | Sequence[str])
             unfit.append(pattern)
         spared |= names
     if unfit:
+        hints = "".join(wider_pattern(pattern, held) for pattern in unfit)
         raise InputError(
             f"no_decay must name tensors of the model; no match for {', '.join(map(repr, unfit))}."
+            f"{hints} {PATTERNS} no_decay={VECTORS!r} is all biases and gains."
         )
     return spared
 

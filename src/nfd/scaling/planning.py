@@ -24,7 +24,14 @@ from nfd.core.checks import check_choice, check_patterns
 from nfd.core.errors import InputError, InputTypeError
 from nfd.core.modes import gradients, plain
 from nfd.core.names import RuleName
-from nfd.scaling.base import Constructor, MakeModel, checked_size, depth_of
+from nfd.scaling.base import (
+    Constructor,
+    MakeModel,
+    check_constructor,
+    checked_size,
+    depth_of,
+    shapes_of,
+)
 from nfd.scaling.comparison import Pair, Request, compare
 from nfd.scaling.find_law import law_of
 from nfd.scaling.folding import fold, unscaled
@@ -223,7 +230,11 @@ def _pair_of(
     if not depth:
         depth = depth_of(model, make_model, width, request.blocks)
     constructor = Constructor(make_model, width, depth)
-    return Pair(model, constructor.base(request.blocks), constructor, request)
+    base = constructor.base(request.blocks)
+    if shapes_of(base) == shapes_of(model):
+        # Either the model is as large as its base, or the constructor does not use the width.
+        check_constructor(make_model, [width, 2 * width], [depth])
+    return Pair(model, base, constructor, request)
 
 
 def _plan_of_pair(pair: Pair) -> Plan:

@@ -21,6 +21,7 @@ from nfd.scaling.graph import Operation, operations, parameters_of, saved_value
 from nfd.scaling.made_matrices import Made, made_matrices
 from nfd.scaling.model import (
     PARAMETER_LISTS,
+    PATTERNS,
     Blocks,
     Scaled,
     TensorInfo,
@@ -35,6 +36,7 @@ from nfd.scaling.model import (
     numberless,
     places_of,
     tensors,
+    wider_pattern,
 )
 from nfd.scaling.rules import ROLES, Role, Rule, rule_named
 from nfd.scaling.samples import followed_outputs, on_device
@@ -786,9 +788,9 @@ def _by_user(infos: Mapping[str, TensorInfo], roles: Mapping[str, str]) -> dict[
         ]
         if not fitting:
             raise InputError(
-                f"roles must name tensors of the model; no match for {pattern!r}. Names look like "
-                f"{', '.join(map(repr, list(infos)[:3]))}; '*' stands for one part, a last '**' "
-                "for the rest."
+                f"roles must name tensors of the model; no match for {pattern!r}."
+                f"{wider_pattern(pattern, infos)} Names look like "
+                f"{', '.join(map(repr, list(infos)[:3]))}. {PATTERNS}"
             )
         decided = dict.fromkeys(fitting, (cast(Role, role), f"roles[{pattern!r}]")) | decided
     return decided

@@ -129,6 +129,8 @@ def call_with(model: nn.Module, sample: Any) -> Any:
 
 
 def _call(model: nn.Module, sample: Any) -> Any:
+    # A model may change its inputs in place, and the next one is given the same.
+    sample = mapped(sample, _copied)
     if isinstance(sample, Tensor):
         return model(sample)
     if isinstance(sample, tuple | list):
@@ -250,6 +252,11 @@ def on_device(value: Any, place: torch.device | None) -> Any:
         return plain(part.to(part.device if place is None else place))
 
     return mapped(value, moved)
+
+
+def _copied(part: Any) -> Any:
+    """Return a copy of a tensor; anything else as it is."""
+    return part.clone() if isinstance(part, Tensor) else part
 
 
 def _followed(part: Any) -> Any:

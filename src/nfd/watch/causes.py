@@ -15,17 +15,20 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
 from statistics import median_low
+from types import FrameType
 from typing import Any
 from weakref import finalize, ref
 
 import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils.hooks import RemovableHandle
 
 from nfd.core.errors import InputError, InputTypeError
 from nfd.core.estimates import Interval, rms
@@ -451,6 +454,28 @@ def init_check(
     return [_off_plan(Cause.START, "std", tensors, reason, 0)]
 
 
+# The file of PyTorch whose functions go through hooks.
+_OPTIMIZERS = register_optimizer_step_post_hook.__code__.co_filename
+# Hooks of watches that are gone, which an optimizer was calling then.
+_left_hooks = list[RemovableHandle]()
+
+
+def _remove_hook(handle: RemovableHandle) -> None:
+    """Remove a hook of an optimizer.
+
+    A watch may be collected at any moment. Where that is while an optimizer goes through its hooks,
+    these must stay: the next call removes them.
+    """
+    _left_hooks.append(handle)
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_filename == _OPTIMIZERS:
+            return
+        frame = frame.f_back
+    while _left_hooks:
+        _left_hooks.pop().remove()
+
+
 class RateCheck:
     """Compares the learning rates of a model with its plan, at the first step that has any.
 
@@ -487,7 +512,7 @@ class RateCheck:
             if latest.is_due:
                 noted[id(optimizer)] = rate_of(optimizer)
 
-        self._remove = finalize(self, register_optimizer_step_post_hook(note).remove)
+        self._remove = finalize(self, _remove_hook, register_optimizer_step_post_hook(note))
 
     def _follow(self, optimizer: torch.optim.Optimizer) -> None:
         """Let an optimizer note its rate at every look, from the step it was first seen at."""
@@ -499,7 +524,7 @@ class RateCheck:
         def note(stepped: torch.optim.Optimizer, _args: Any, _options: Any) -> None:
             latest.note(stepped)
 
-        finalize(self, optimizer.register_step_post_hook(note).remove)
+        finalize(self, _remove_hook, optimizer.register_step_post_hook(note))
 
     @property
     def optimizers(self) -> list[torch.optim.Optimizer]:

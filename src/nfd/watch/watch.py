@@ -19,6 +19,7 @@ from nfd.core.checks import check_count, check_flag, check_seed
 from nfd.core.errors import InputError, InputTypeError, in_brief
 from nfd.core.modes import gradients
 from nfd.core.random import global_streams
+from nfd.core.words import plural
 from nfd.families.member import Member
 from nfd.laws.curve import RunForecast, Schedule, forecast_run
 from nfd.meters.check import Check
@@ -33,13 +34,20 @@ from nfd.meters.updates import (
     readings,
 )
 from nfd.report.shown import Shown
+from nfd.runs.task import content_hash
 from nfd.scaling.held import held_as_planned
 from nfd.scaling.initialise import drawn
 from nfd.scaling.model import TensorInfo, check_plannable, in_any_block, modules, whole
 from nfd.scaling.plan import Plan
 from nfd.scaling.planning import plan as plan_of
 from nfd.scaling.rules import rule_named
-from nfd.scaling.samples import as_written, blaming_the_sample, check_sample
+from nfd.scaling.samples import (
+    as_written,
+    blaming_the_sample,
+    check_sample,
+    mapped,
+    tensors_in,
+)
 from nfd.watch.alerts import Alert, Cause, faults_of
 from nfd.watch.bands import ALERTS, DRIFTING, Band
 from nfd.watch.causes import (
@@ -57,6 +65,13 @@ from nfd.watch.signs import LossSigns, Signs
 
 if TYPE_CHECKING:
     from nfd.report.page import Section
+
+
+# Numbers that show whether a model is the untrained one, and how far they may differ
+_FEW_OUTPUTS = 8
+_SAME_OUTPUTS = 0.01
+# A gradient scaler skips a few steps.
+_SKIPPED = 20
 
 
 class Watch(Shown):
@@ -94,6 +109,8 @@ class Watch(Shown):
         should_stop: whether an alert was raised with ``on_alert="stop"``.
         losses: by step, as ``step`` was given them.
         failed: the last error of a look or a listener, in words; None without any.
+        miscounted: that the optimizer stepped more or less often than ``step()`` was called, in
+            words; None where it did not.
         listeners: called with the watch after every look.
         steps: how often ``step()`` was called.
 
@@ -136,6 +153,9 @@ class Watch(Shown):
             plan = unscaled(model, sample, expected)
         held_as_planned(model, plan.entries)
         check_sample("sample", sample)
+        # Loaders may refill the tensors that they gave.
+        sample = mapped(sample, _own)
+        self._sample_hash = content_hash(tensors_in(sample))
         self.every = check_count("every", every)
         self.rows: list[WatchRow] = []
         self.listeners: list[Callable[[Watch], object]] = []
@@ -170,6 +190,9 @@ class Watch(Shown):
         with apart(self._member.module):
             self._signs = Signs(self._member, self._baseline)
         self._loss_signs = LossSigns()
+        # Where the optimizer made another number of steps than were counted, in words
+        self.miscounted: str | None = None
+        self._has_told_counts = False
         self._own_start = check_flag("own_start", own_start)
         self.expected: Alarm | None = None
         if expected is not None:
@@ -199,6 +222,7 @@ class Watch(Shown):
         count = len(self.rows)
         with self._going_on():
             self.alerts += self._rates.alerts(self.steps)
+            self._compare_counts()
         if self.steps % self.every == 0:
             self._look()
         with self._going_on():
@@ -215,7 +239,8 @@ class Watch(Shown):
         """
         self.has_mean_losses = self.has_mean_losses or steps > 1
         if isinstance(loss, Tensor):
-            loss = loss.detach()
+            # A running mean may be the same tensor at the next step.
+            loss = loss.detach().clone()
         self._unread[self.steps] = loss
 
     def forecast(
@@ -257,6 +282,9 @@ class Watch(Shown):
             "losses": list(self.losses.items()),
         }
         state["shapes"] = self._shapes()
+        state["blocks"] = len(self._plan.blocks)
+        state["sample"] = self._sample_hash
+        state["outputs"] = self._first_outputs()
         state["signs"] = self._signs.state_dict()
         state["verified"] = asdict(self._verified)
         state["notified"] = [list(key) for key in sorted(self._notified)]
@@ -280,9 +308,44 @@ class Watch(Shown):
             for name, entry in self._plan.entries.items()
         }
 
+    def _first_outputs(self) -> list[float]:
+        """The first numbers that the model answered before training."""
+        return [float(number) for number in self._baseline.before.outputs.flatten()[:_FEW_OUTPUTS]]
+
+    def _check_state(self, state: Mapping[str, Any]) -> None:
+        """Raise ValueError for the state of another watch; earlier ones do not say.
+
+        It may be of a model of another size or of another sample. Without its tensors the model
+        must be the untrained one.
+        """
+        if not isinstance(state, Mapping):
+            return
+        self._check_shapes(state)
+        blocks = len(self._plan.blocks)
+        if state.get("blocks", blocks) != blocks:
+            raise InputError(
+                f"state is of a watch of another model: it has {state['blocks']} blocks, and here "
+                f"there are {blocks}. Load it into a watch of a model of the same sizes."
+            )
+        if state.get("sample", self._sample_hash) != self._sample_hash:
+            raise InputError(
+                "state is of a watch with another sample, to which meters compare what the model "
+                "answers now. Pass the sample of the earlier watch."
+            )
+        if state.get("start") or not state.get("outputs") or self._own_start:
+            return
+        earlier = torch.tensor(state["outputs"])
+        now = torch.tensor(self._first_outputs())
+        if bool((now - earlier).abs().max() > _SAME_OUTPUTS * earlier.abs().max()):
+            raise InputError(
+                "state holds no tensors of before training (start=False), and the model of this "
+                "watch answers otherwise than the untrained one did. Make the watch from the "
+                "untrained model, and load the trained weights afterwards."
+            )
+
     def _check_shapes(self, state: Mapping[str, Any]) -> None:
-        """Raise ValueError for the state of a model of another width; earlier ones do not say."""
-        shapes = state.get("shapes", {}) if isinstance(state, Mapping) else {}
+        """Raise ValueError for the state of a model of another width."""
+        shapes = state.get("shapes", {})
         for name, shape in self._shapes().items():
             if name in shapes and list(shapes[name]) != shape:
                 raise InputError(
@@ -300,9 +363,9 @@ class Watch(Shown):
             state: the result of ``state_dict``.
 
         Raises:
-            ValueError: if it is not such a state, or is the state of another model.
+            ValueError: if it is not such a state, or is the state of another model or sample.
         """
-        self._check_shapes(state)
+        self._check_state(state)
         try:
             definition = int(state.get("definition", 1))
             stored = [WatchRow(**row) for row in state["rows"]]
@@ -487,6 +550,9 @@ class Watch(Shown):
         if self._error is not None and self._error not in self._failures:
             self._failures.add(self._error)
             notify(f"{self.failed} The training goes on.")
+        if self.miscounted is not None and not self._has_told_counts:
+            self._has_told_counts = True
+            notify(self.miscounted)
         new_faults = faults_of(new)
         for fault in new_faults:
             # A cause that goes from layer to layer is warned of once; all are logged.
@@ -506,6 +572,26 @@ class Watch(Shown):
             rows = list(readings(self._member, look, self.steps))
             self._add(rows)
             self._add_new(self._signs.look(rows, seen, inputs, self._rates.optimizers), rows)
+
+    def _compare_counts(self) -> None:
+        """Note whether the optimizer stepped more or less often than this watch counted."""
+        if self.miscounted is not None or self._own_start:
+            return
+        made = steps_made_by(self._rates.optimizers)
+        if made is None:
+            return
+        counted = f"The optimizer has made {plural(made, 'step', 'steps')}, and the watch counted"
+        if made > self.steps:
+            self.miscounted = (
+                f"{counted} {self.steps}: changes are measured from the weights at which it was "
+                "made, or it is stepped too rarely. Make it before training, or load its state, "
+                "and call step() after every step of the optimizer."
+            )
+        elif self.steps >= 2 * made and self.steps - made >= _SKIPPED:
+            self.miscounted = (
+                f"{counted} {self.steps}. Call step() once after every step of the optimizer, and "
+                "not after every batch."
+            )
 
     @property
     def _is_broken(self) -> bool:
@@ -651,6 +737,23 @@ class Starts(Mapping[str, Tensor]):
         return len(self.infos)
 
 
+def _own(part: Any) -> Any:
+    """Copy a tensor; return anything else."""
+    return part.detach().clone() if isinstance(part, Tensor) else part
+
+
+def steps_made_by(optimizers: Sequence[torch.optim.Optimizer]) -> int | None:
+    """Return how many steps optimizers have made; None where none of them counts."""
+    counts = list[int]()
+    for optimizer in optimizers:
+        # The tensor that was stepped first has the most steps.
+        states = (state for state in optimizer.state.values() if "step" in state)
+        first = next(states, None)
+        if first is not None:
+            counts.append(int(first["step"]))
+    return max(counts, default=None)
+
+
 def unscaled(model: nn.Module, sample: Any, expected: Check | str | Path | Alarm | None) -> Plan:
     """Plan a model without a plan: all of its factors are 1.
 
@@ -723,6 +826,8 @@ def remarks_of(watch: Watch) -> list[str]:
     remarks = []
     if watch.failed is not None:
         remarks.append(watch.failed)
+    if watch.miscounted is not None:
+        remarks.append(watch.miscounted)
     expected = watch.expected
     if expected is None:
         return remarks

@@ -20,6 +20,7 @@ from nfd.core.modes import gradients
 from nfd.core.names import BasisName
 from nfd.core.random import derive
 from nfd.core.tables import as_text, table_of
+from nfd.scaling.base import start_of
 from nfd.scaling.find_law import law_of
 from nfd.scaling.held import held_by
 from nfd.scaling.model import block_of, blocks_of, matches, modules, numberless
@@ -402,6 +403,8 @@ def _examined(
             reason = _obstacle(parts, owner, maps.get(name))
             if reason is None and plan is not None:
                 reason = _obstacle_by_plan(plan, name)
+            elif reason is None and _has_start_of_its_own(maps[name].weight):
+                reason = Reason.KEPT
         kind = "" if owner is None else type(owner).__name__
         rows.append(Replacement(name, kind, tensor.shape, reason))
     return Deferral(tuple(rows)), maps
@@ -461,6 +464,14 @@ def _obstacle_by_plan(plan: Plan, name: str) -> Reason | None:
         is_outside = has_rest and block_of(name, plan.blocks) is None
         return Reason.NARROW if is_outside else Reason.ELEMENTWISE
     return Reason.KEPT if plan.entries[name].start.kept else None
+
+
+def _has_start_of_its_own(weight: Tensor) -> bool:
+    """Whether initial weights are no draw about zero: another constant, or about another mean."""
+    if weight.is_meta:
+        return False
+    start = start_of(weight)
+    return start.kept or bool(start.constant)
 
 
 def _is_hooked(holder: nn.Module | Tensor) -> bool:

@@ -183,6 +183,11 @@ class FactoredLinear(nn.Module):
             return W, backward * self.std
         return W, backward * scale + update
 
+    def scale_initial_(self, factor: float) -> None:
+        """Multiply the initial weights of a layer that has not trained by a factor."""
+        self.std *= factor
+        self.scale.replace(self.scale.data * factor)
+
     @property
     def kind(self) -> str:
         """Its name in messages."""
@@ -243,8 +248,14 @@ class FactoredLinear(nn.Module):
         return self
 
     def _check(self) -> None:
-        self.update.check()
-        self.scale.check()
+        for parameter in (self.update, self.scale):
+            if not isinstance(parameter, Guarded):
+                raise StateError(
+                    f"The parameters of a {self.kind} were replaced by other tensors, as "
+                    "torch.func.functional_call does. Its matrix is not stored and does not follow "
+                    "from these. Call the module itself."
+                )
+            parameter.check()
 
     def _identity(self) -> list[int]:
         """What a saved state must agree with, and the source of what is still to be drawn.
@@ -332,7 +343,8 @@ class Query(torch.autograd.Function):
         ctx.record = record
         ctx.state = update.state
         ctx.save_for_backward(kept)
-        return value
+        # A view could not be changed in place, as by nn.ReLU(inplace=True).
+        return value.clone() if value._is_view() else value
 
     @staticmethod
     @torch.autograd.function.once_differentiable

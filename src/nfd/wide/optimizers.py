@@ -128,18 +128,18 @@ class FactoredOptimizer(torch.optim.Optimizer):
 
         They are two parts of one matrix.
         """
-        moving = {(p.pair, p.dim() > 0): group for p, group in guarded.items() if p.has_gradient}
+        moving = {(p.pair, p.is_scale): group for p, group in guarded.items() if p.has_gradient}
         for p, group in guarded.items():
             if not p.has_gradient or not self.moves_scale(group):
                 continue
-            other = moving.get((p.pair, p.dim() == 0)) if p.pair else None
+            other = moving.get((p.pair, not p.is_scale)) if p.pair else None
             is_apart = other is not group
             if is_apart and (other is not None or group["weight_decay"]):
                 raise StateError(
                     "update and scale of a layer without stored weights are two parts of one "
                     "matrix, and this step could give them different rates, momentum or weight "
                     "decay, or a gradient to one of them alone. Put both in one group, scale too "
-                    "though it has no dimensions, and clear their gradients together."
+                    "though it is one number, and clear their gradients together."
                 )
 
 
@@ -278,7 +278,8 @@ class Muon(FactoredOptimizer):
                 if p.grad is None:
                     continue
                 p.mul_(1 - float(group["lr"]) * group["weight_decay"])
-                if p.dim() and p.numel():
+                is_scale = isinstance(p, Guarded) and p.is_scale
+                if not is_scale and p.numel():
                     self._move(p, p.grad, group)
 
     def _move(self, p: Tensor, grad: Tensor, group: Mapping[str, Any]) -> None:

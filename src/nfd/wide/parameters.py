@@ -1,10 +1,9 @@
 """Parameters that stand for a matrix that is not stored, and notice what would not be exact.
 
 Only our optimizers may step them, and their gradients may only be scaled. PyTorch counts writes to
-a tensor (``_version``), and so shows what Adam, signs and averages of weights do in place. A
-gradient that was written to is compared with what the layer had added up: a multiple of that is
-exact for the dense matrix too. Writes through ``.data`` go around the count; they are the user's
-responsibility.
+a tensor (``_version``), and so shows what Adam, signs and averages of weights do in place. Writes
+through ``.data`` go around the count; they are the user's responsibility. A gradient that changed
+is compared with what the layer had added up: a multiple of that is exact for the dense matrix too.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class Guarded(nn.Parameter):
         resolution: below it the layer leaves out directions; rules that normalise warn of it.
         accepted: the version of the last allowed state.
         generation: moves when the state is replaced, and with it the meaning of every coordinate.
-        made: the gradient as it was computed from its factors, and its version then.
+        made: the gradient as it was computed from its factors, and a copy of its numbers.
         pair: a number that only the two parameters of one layer share; 0 before there is a
             gradient.
     """
@@ -55,8 +54,25 @@ class Guarded(nn.Parameter):
     resolution: float = 0.0
     accepted: int = 0
     generation: int = 0
-    made: tuple[Tensor, int] | None = None
+    made: tuple[Tensor, Tensor] | None = None
     pair: int = 0
+
+    def dim(self) -> int:
+        """Return the dimensions of W: people choose by them what decays and what Muon steps.
+
+        What the parameter holds has fewer.
+        """
+        return len(self.stands_for)
+
+    @property
+    def ndim(self) -> int:  # type: ignore[override]
+        """Return the dimensions of W."""
+        return self.dim()
+
+    @property
+    def is_scale(self) -> bool:
+        """Whether it is the scale s."""
+        return len(self.shape) == 0
 
     @property
     def grad(self) -> Tensor | None:
@@ -103,6 +119,10 @@ class Guarded(nn.Parameter):
         self.check()
         return _rebuilt, (type(self), self.data, self._facts())
 
+    def __repr__(self) -> str:  # type: ignore[override]
+        # PyTorch would print as many dimensions as ``dim()`` says.
+        return f"{type(self).__name__}({self.data!r})"
+
     def replace(self, values: Tensor) -> None:
         """Hold a saved state.
 
@@ -147,7 +167,7 @@ class Guarded(nn.Parameter):
         factor = self._factor(stored)
         if factor is not None:
             return factor
-        if self.dim() == 0:
+        if self.is_scale:
             name = "scale"
             expected = "zero"
         else:
@@ -204,14 +224,15 @@ class Guarded(nn.Parameter):
     def _show(self, grad: Tensor) -> None:
         """Put this gradient, computed from the factors, where PyTorch keeps one."""
         self._put(grad)
-        self.made = grad, grad._version
+        self.made = grad, grad.clone()
 
     def _is_unchanged(self, stored: Tensor) -> bool:
         """Whether a stored gradient is what was computed from the factors, not written to since."""
         if self.made is None:
             return False
-        computed, version = self.made
-        return stored is computed and stored._version == version
+        computed, numbers = self.made
+        # PyTorch counts no version where GradScaler divides gradients.
+        return stored is computed and torch.equal(stored, numbers)
 
     def _gradient(self) -> Tensor:
         """Compute the gradient that others see: ``left' right`` among zeros of the size of D."""
@@ -235,10 +256,10 @@ class Guarded(nn.Parameter):
         now = stored.double()
         then = self._gradient().double()
         if not bool(now.any()):
-            return 0.0 if self.dim() else 1.0
+            return 1.0 if self.is_scale else 0.0
         # Training diverged: its gradient may be dropped, but not mended.
         if not bool(now.isfinite().all()):
-            return math.nan if self.dim() else 1.0
+            return 1.0 if self.is_scale else math.nan
         if not bool(then.isfinite().all()) or not bool(then.any()):
             return None
         factor = (now * then).sum() / then.square().sum()
