@@ -126,6 +126,24 @@ def test_a_plan_is_that_of_python_and_says_which_network_it_fits(folder: Path) -
     assert "blocks.2." in deeper.stdout
 
 
+@pytest.mark.parametrize(
+    ("line", "argument"),
+    [
+        ("weight_decay = 0.05", ", weight_decay=0.05)"),
+        ("make_optimizer = lambda groups: torch.optim.AdamW(groups)", ", make=make_optimizer)"),
+        ("", "lr=lr)"),
+    ],
+)
+def test_a_plan_is_trained_by_the_optimizer_of_the_task(
+    line: str, argument: str, folder: Path
+) -> None:
+    (folder / "setup.py").write_text(f"{SETUP}\n{line}\n")
+    planned = run(*PLAN, folder=folder)
+    assert planned.returncode == 0, planned.stderr
+    code = next(row for row in planned.stdout.splitlines() if "make_optimizer(" in row)
+    assert code.endswith(argument)
+
+
 def test_a_plan_of_a_run_scales_with_batch_and_tokens(folder: Path) -> None:
     assert (
         run(*PLAN, "--batch", "64", "256", "--tokens", "1e4", "1e5", folder=folder).returncode == 0
@@ -335,6 +353,43 @@ def test_a_first_run_finds_the_model_in_the_current_folder(name: str, folder: Pa
     assert answer.returncode in (0, 1), answer.stderr  # 1: so small a check or fit need not hold
     assert "No module named" not in answer.stderr
     assert result(folder, name)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("check",),
+        ("check", "setup.py"),
+        ("transfer", "--from", "runs.csv"),
+        ("scaling-law", "--from", "runs.csv"),
+        ("plan",),
+        ("predict",),
+        ("report",),
+        ("completion",),
+        ("paper", "study"),
+        ("paper", "figure"),
+        ("paper", "claims"),
+    ],
+)
+def test_an_unknown_option_is_named_wherever_it_stands(
+    command: tuple[str, ...], tmp_path: Path
+) -> None:
+    done = run(*command, "--unheard-of", folder=tmp_path)
+    assert done.returncode == 2
+    assert "there is no option '--unheard-of'" in done.stderr
+
+
+def test_an_option_that_was_cut_short_is_completed_and_a_table_is_sent_to_from(
+    tmp_path: Path,
+) -> None:
+    done = run("scaling-law", "--from", "runs.csv", "--next", folder=tmp_path)
+    assert "there is no option '--next'. Did you mean '--next-run'?" in done.stderr
+    for command in ("scaling-law", "transfer", "check"):
+        done = run(command, "runs.json", folder=tmp_path)
+        assert done.returncode == 2
+        assert "nfd scaling-law --from runs.json" in done.stderr
+    done = run("scaling-law", "missing.py", folder=tmp_path)
+    assert "--from" not in done.stderr
 
 
 def test_what_the_file_prints_is_not_part_of_the_json(folder: Path) -> None:

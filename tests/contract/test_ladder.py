@@ -463,3 +463,145 @@ def test_the_command_for_the_rate_names_a_batch_where_several_are_logged(
     _, text, _ = asked(tmp_path, rows, "--rate", "best")
     assert "nfd transfer --from runs.csv --at" in text
     assert ("batch=" in text) == (len(batches) > 1)
+
+
+# ---- what runs that miss the law share
+
+
+def shapes(off_by: float, seed: int = 0, **more: list[Any]) -> Rows:
+    """Runs of ten shapes at three lengths; those of depth 3 lie off the law by a share."""
+    random = np.random.default_rng(seed)
+    depths = [3, 6, 9, 12, 16, 6, 9, 12, 16, 20]
+    rows = Rows()
+    for k, depth in enumerate(depths):
+        N = 5e7 * 1.4**k if depth > 3 else 1.6e8
+        for D in (2e9, 8e9, 3.2e10):
+            error = 0.002 * random.normal() + (off_by if depth == 3 else 0.0)
+            row = {"name": f"d{depth}-{k}-{D:g}", "params": N, "tokens": D, "depth": depth}
+            row |= {name: random.choice(values) for name, values in more.items()}
+            rows.append(row | {"loss": true_loss(N, D) * math.exp(error)})
+    return rows
+
+
+def test_runs_that_miss_are_named_by_what_they_share_and_what_follows_without_them() -> None:
+    rows = shapes(0.06, warmup=[100, 200, 400])
+    law = nfd.fit_ladder(rows)
+    assert law.shared is not None
+    assert law.shared.what == "depth 3"
+    answer = law.answer
+    assert "3 runs of depth 3 lie" in answer.but
+    assert "d3-0-2e+09" in answer.but
+    assert answer.next is not None
+    assert "leave these out" in answer.next.label
+    assert "tune" not in f"{answer.next.label} {answer.but} {law.warning or ''}"
+    # What is said of the others is what they say on their own, at the same size.
+    others = nfd.fit_ladder([row for row in rows if row["depth"] > 3])
+    forecast = law.forecast
+    on_their_own = others.at(**forecast.size)
+    assert on_their_own.in_words() in answer.but
+    assert on_their_own.high - on_their_own.low < forecast.loss.high - forecast.loss.low
+    assert len(str(law).splitlines()) <= 15
+
+
+def test_runs_that_miss_are_tuned_again_where_rates_differ() -> None:
+    rows = shapes(0.06)
+    for k, row in enumerate(rows):
+        row["lr"] = 1e-3 * 2 ** (k % 3)
+    next_step = nfd.fit_ladder(rows).answer.next
+    assert next_step is not None
+    assert "or tune their rate and batch again" in next_step.label
+
+
+def test_nothing_is_shared_where_runs_follow_the_law_or_miss_it_by_chance() -> None:
+    assert nfd.fit_ladder(shapes(0.0)).shared is None
+    found = []
+    for seed in range(6):
+        rows = shapes(0.0, seed, warmup=[100, 200, 400], batch_tokens=[1e5, 2e5, 4e5])
+        random = np.random.default_rng(seed)
+        for place in random.choice(len(rows), 4, replace=False):
+            rows[place]["loss"] *= 1.06
+        law = nfd.fit_ladder(rows)
+        assert law.outside
+        found.append(law.shared is not None)
+        assert "of your 30 pairs of size and tokens lie outside" in law.answer.because
+    assert sum(found) <= 1
+
+
+def test_one_prediction_and_one_verdict_are_given_everywhere(tmp_path: Path) -> None:
+    for rows in (shapes(0.06), shapes(0.0), ladder(0.01), ladder(0.05), ladder(0.003)[:5]):
+        law = nfd.fit_ladder(rows)
+        for (N, D), above in law.misses.items():
+            at = law.at(parameters=N, tokens=D)
+            assert float(np.mean(law.losses[N, D])) / at.value - 1 == pytest.approx(above)
+        plan = law.next_runs()
+        assert plan.answer.tone == law.answer.tone
+        assert plan.answer.state == law.answer.state
+        assert len(str(plan).splitlines()) <= 15
+        assert len(str(law).splitlines()) <= 15
+    rows = shapes(0.06)
+    law = nfd.fit_ladder(rows)
+    code, text, stored = asked(tmp_path, rows)
+    answer = law.answer
+    assert code == 0
+    assert answer.next is not None
+    assert stored["answer"]["but"] == answer.but
+    assert stored["answer"]["next"]["label"] == answer.next.label
+    assert len(text.splitlines()) <= 15
+
+
+def test_fewer_runs_than_intervals_are_calibrated_on_decide_nothing() -> None:
+    few = nfd.fit_ladder(ladder(0.001)[:5])
+    near = {"parameters": 4e8, "tokens": 8e9}
+    assert "calibrated on 6 sizes or more" in (few.refused(**near) or "")
+    assert few.forecast_at(**near).answer.tone == "open"
+    assert nfd.fit_ladder(ladder(0.001)).refused(**near) is None
+
+
+def test_a_run_is_said_not_to_be_worth_it_where_it_narrows_little() -> None:
+    law = fitted(0.01)
+    cheap = law.next_run(budget=6 * 1e8 * 2e9)
+    dear = law.next_run(budget=law.forecast.cost)
+    assert not cheap.is_worth_it
+    assert str(cheap).endswith("it is not worth it.")
+    assert dear.is_worth_it
+    assert "worth it" not in str(dear)
+    assert law.next_run() == law.next_run(budget=law.largest_cost)
+    for choice in law.next_runs().choices:
+        assert choice.is_worth_it == (choice.after <= 0.95 * choice.before)
+
+
+def test_the_shell_offers_the_next_run(tmp_path: Path) -> None:
+    code, text, stored = asked(tmp_path, ladder(0.01), "--next-run")
+    assert code == 0
+    assert "worth it" in text
+    assert len(text.splitlines()) <= 15
+    assert stored["answer"]["state"] == "Forecast usable"
+    _, text, _ = asked(tmp_path, ladder(0.01), "--next-run", "1e21")
+    assert "e20" in text or "1e21" in text
+    code, text, _ = asked(tmp_path, ladder(0.01), "--next-run", "soon")
+    assert code == 2
+    assert "'soon'" in text
+
+
+def test_a_budget_is_written_alike_in_the_title_and_in_the_table() -> None:
+    answer = fitted(0.002).forecast_at(flops=1.545e21).answer
+    assert "1.54e21 FLOPs" in answer.title or "1.55e21 FLOPs" in answer.title
+    budgets = [next(iter(row.values())) for row in answer.table]
+    assert sum(text.split(" ")[0] in answer.title for text in budgets) == 1
+    assert fitted(0.002).best(times=100).note in fitted(0.002).best(times=100).answer.details
+
+
+def test_a_multiple_of_the_largest_run_is_sent_to_times(tmp_path: Path) -> None:
+    code, text, _ = asked(tmp_path, ladder(0.002), "--best", "flops=10x")
+    assert code == 2
+    assert "--times 10" in text
+
+
+def test_a_law_of_compute_plans_runs_where_its_forecast_is_wide() -> None:
+    random = np.random.default_rng(0)
+    budgets = 1e18 * 2.0 ** np.arange(6)
+    losses = (1.7 + 2900 / budgets**0.17) * np.exp(0.004 * random.normal(size=6))
+    law = nfd.fit_ladder([{"C": C, "loss": loss} for C, loss in zip(budgets, losses, strict=True)])
+    answer = law.forecast_at(flops=1e23).answer
+    assert answer.tone == "open"
+    assert "should decide" in answer.because or "do not decide" in answer.because

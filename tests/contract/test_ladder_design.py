@@ -135,10 +135,14 @@ def test_a_plan_leaves_the_line_of_the_runs_and_does_not_replace_tuning() -> Non
         trained(size) | {"loss": trained(size)["loss"] * (1 + 0.01 * e)} for size, e in pairs
     ]
     near = {"parameters": 1e9, "tokens": 6.4e10}
-    plan = nfd.fit_ladder(untuned).next_runs(target=near, limit=0.2)
-    assert not plan.runs
-    assert not plan.decides
-    assert "not tuned alike" in str(plan)
+    law = nfd.fit_ladder(untuned)
+    for plan in (law.next_runs(target=near, limit=0.2), law.next_runs(target=near)):
+        assert not plan.runs
+        # It says of the forecast what the forecast itself says, and what runs add.
+        forecast = law.forecast_at(**near).answer
+        assert (plan.answer.state, plan.answer.but) == (forecast.state, forecast.but)
+        assert "scatter by" in plan.answer.but
+        assert plan.decides
 
 
 def test_before_the_first_run_a_plan_has_enough_sizes_for_a_law() -> None:

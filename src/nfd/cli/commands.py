@@ -24,7 +24,9 @@ from nfd.paper.commands import ClaimsCommand, FigureCommand, StudyCommand
 
 _ABOUT = """Example: nfd check setup.py --widths 32 64 128 --depths 2 4 8 --lr 3e-3
 
-setup.py is a Python file that defines make_model(width, depth) and batches.
+setup.py is a Python file that defines make_model(width, depth) and batches. Of a
+table of runs that you have: nfd scaling-law --from runs.csv forecasts a larger run,
+and nfd transfer --from runs.csv its learning rate.
 nfd COMMAND --help lists the options."""
 _CODES = """Exit codes: 0 for an answer with ✓ or ?; 1 for one with ✗, which says that
 something is wrong; 2 an error in your input or code; 70 a bug in nfd, with its

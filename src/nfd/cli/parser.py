@@ -273,8 +273,9 @@ def _complaint(error: CycloptsError) -> str:
         options = list[str]()
         for argument in error.argument_collection:
             options += argument.names
-        wrong = error.token.keyword
-        return f"there is no option {wrong!r}.{_nearest_option(wrong or '', options)}"
+        # Where a place on the line takes it, the option is the word itself.
+        wrong = error.token.keyword or error.token.value
+        return f"there is no option {wrong!r}.{_nearest_option(wrong, options)}"
     if isinstance(error, CoercionError) and error.msg is not None and error.argument is not None:
         return f"{error.argument.name}: {error.msg}"
     if isinstance(error, MissingArgumentError) and error.argument is not None:
@@ -292,7 +293,10 @@ def _nearest_option(wrong: str, names: Sequence[str]) -> str:
     by_word: Mapping[str, str] = {
         name.removeprefix("--"): name for name in names if name.startswith("--")
     }
-    close = closest(wrong.removeprefix("--"), by_word)
+    word = wrong.removeprefix("--")
+    # What was cut short comes before what is spelt alike.
+    longer = sorted(name for name in by_word if word and name.startswith(word))
+    close = longer[0] if longer else closest(word, by_word)
     if not close:
         return ""
     return f" Did you mean {by_word[close]!r}?"

@@ -142,7 +142,10 @@ class PlanCommand(NetworkCommand):
             shown_lr = float(f"{lr:.2g}")
         adamw_lr = setup.names.get("adamw_lr")
         table = plan.explain(shown_lr, adamw_lr)
-        answer = plan_answer(plan, PlannedTraining(shown_lr, adamw_lr, path.as_posix(), evidence))
+        training = PlannedTraining(
+            shown_lr, adamw_lr, path.as_posix(), evidence, _optimizer_of(setup)
+        )
+        answer = plan_answer(plan, training)
         if self.base is None and tuned is None and "family" not in setup.names:
             answer = replace(answer, but=_DEFAULT_BASE.format(*family.base))
         if tuned is not None and self.lr is None:
@@ -241,6 +244,21 @@ class PlanCommand(NetworkCommand):
                 because=f"All {len(plan.entries)} tensors have their names and shapes.",
             )
         return self.end(answer, None)
+
+
+def _optimizer_of(setup: Setup) -> str:
+    """Write what a task says of the optimizer as further arguments of ``make_optimizer``."""
+    if not setup.has_task:
+        return ""
+    task = setup.task
+    code = ""
+    if task.weight_decay:
+        code += f", weight_decay={task.weight_decay:g}"
+    if task.make_optimizer is not None:
+        code += ", make=make_optimizer"
+        if "make_optimizer" not in setup.names:
+            code = code.replace("make=", "make=task.")
+    return code
 
 
 def _in_framework(answer: Answer, exported: Export, directory: Path, lr: float | None) -> Answer:

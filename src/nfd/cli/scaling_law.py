@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -61,6 +62,12 @@ class ScalingLawCommand(LoggedCommand):
     times: float | None = option(
         None, "a budget of so many times the largest run, such as 10", group="Question"
     )
+    next_run: tuple[str, ...] | None = option(
+        None,
+        "with --from: which run to add, and how narrow it would make the forecast; budgets such as "
+        "3e20, by default several",
+        group="Question",
+    )
     rate: str | None = option(
         None, "with --from: the learning rate whose runs count, or best", group="Table of runs"
     )
@@ -70,6 +77,7 @@ class ScalingLawCommand(LoggedCommand):
         from nfd.laws.best_size import amount
         from nfd.laws.ladder import LadderLaw
 
+        self._check_no_multiples()
         budgets = named("--best", "such as parameters=1M", self.best, str)
         asked: dict[str, Any] = named(
             "--at", "whole numbers such as width=512, or parameters=7B", self.at, as_number
@@ -79,12 +87,26 @@ class ScalingLawCommand(LoggedCommand):
             amount(resource, budget)
         if self.times is not None:
             check_real("--times", self.times, above=0.0)
+        if self.next_run is not None and not self.log:
+            raise InputError("--next-run is about a table of runs: give one by --from.")
         directory, law, remarks = self._fit() if self.log else self._train()
         if isinstance(law, LadderLaw):
             page = self._ladder_page(law, asked, budgets, command)
+        elif self.next_run is not None:
+            raise InputError("--next-run needs a table with a column of parameters or tokens.")
         else:
             page = self._growth_page(law, asked, budgets, command)
         return self.end(page.answer, page.write(directory), *remarks)
+
+    def _check_no_multiples(self) -> None:
+        """Raise InputError for a budget such as ``flops=10x``."""
+        for text in (*self.best, *self.at):
+            multiple = re.fullmatch(r"\w+=(\d+\.?\d*) ?[xX\u00d7]", text)
+            if multiple:
+                raise InputError(
+                    f"{text!r} is not a number. For {multiple[1]} times the largest run: --times "
+                    f"{multiple[1]}."
+                )
 
     def _about(self, answer: Answer) -> str:
         source = Path(self.log or self.setup).name
@@ -108,6 +130,8 @@ class ScalingLawCommand(LoggedCommand):
         if law.has_rates and first.doubt == "wide":
             rates, batch = self._rates()
             first = replace(first, rates=rates, batch=batch)
+        if self.next_run is not None:
+            return self._page_of_next_runs(first, command)
         answer = self._ladder_answer(first, command)
         briefs = [other.answer.brief for other in others]
         answer = replace(answer, details=[*briefs, *answer.details])
@@ -121,8 +145,36 @@ class ScalingLawCommand(LoggedCommand):
             answer,
             command,
             self.settings,
-            [*first.first_sections(), *ladder_page.folded_sections(first)],
+            [
+                *first.first_sections(),
+                *ladder_page.next_sections(first),
+                *ladder_page.folded_sections(first),
+            ],
             content=content,
+        )
+
+    def _page_of_next_runs(self, forecast: LadderForecast, command: str) -> AnswerPage:
+        """The page of the runs to add to a ladder."""
+        from nfd.laws import ladder_page
+        from nfd.laws.best_size import amount
+        from nfd.report.answer_page import AnswerPage
+
+        law = forecast.law
+        budgets = [float(amount("flops", budget)) for budget in self.next_run or ()]
+        plan = law.next_runs(
+            target=forecast.size,
+            budget=max(budgets, default=None),
+            rates=forecast.rates,
+            batch=forecast.batch,
+        )
+        if budgets and not plan.runs:
+            plan = replace(plan, choices=law.choices(forecast.size, budgets))
+        return AnswerPage(
+            replace(plan.answer, about=self._about(forecast.answer)),
+            command,
+            self.settings,
+            [*plan.first_sections(), *forecast.first_sections()],
+            content=ladder_page.content(forecast) | {"next_runs": plan.table},
         )
 
     def _forecasts(
@@ -159,6 +211,9 @@ class ScalingLawCommand(LoggedCommand):
     def _ladder_answer(self, forecast: LadderForecast, command: str) -> Answer:
         """The answer with a command of the shell to run next."""
         answer = replace(forecast.answer, about=self._about(forecast.answer))
+        if answer.tone == "good" and not forecast.is_ready:
+            assert answer.next is not None
+            return answer.with_next(answer.next.label, command)
         if answer.tone == "good" and forecast.law.has_rates:
             size = [f"{name}={number(value)}" for name, value in forecast.size.items()]
             size += self._batch()
@@ -167,7 +222,7 @@ class ScalingLawCommand(LoggedCommand):
             return answer.with_next("Next: the learning rate for this run", shlex.join(words))
         if answer.tone == "good":
             code = "nfd transfer setup.py --widths 32 64 128 --depths 2 4 8"
-            return answer.with_next("Next: its learning rate, tuned on small networks", code)
+            return answer.with_next("Next: its learning rate, tuned on your small networks", code)
         if forecast.is_perplexity:
             new = f"log_{forecast.law.score}"
             label = f"Do this first: add a column {new}, its logarithm"
@@ -280,7 +335,7 @@ class ScalingLawCommand(LoggedCommand):
         """Fit a law to a table of runs; returns OUT, the law, and no remarks."""
         from nfd.laws.scaling_law import losses_of
 
-        self.refuse_unread("rate", "at", "best", "times")
+        self.refuse_unread("rate", "at", "best", "times", "next_run")
         directory = self.directory()
         return directory, losses_of(self.log, self.named_columns(), self.rate), []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from nfd.runs.task import Task
 
 
+# How names of tables of runs end.
+_TABLES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet", ".gz")
 _NOUNS = ("family", "make_model", "task", "batches")
 # What a file may define beside make_model, and beside batches.
 _FAMILY = ("blocks", "roles", "version")
@@ -142,6 +145,12 @@ def _imported(path: str) -> Any:
 
     file = Path(path).expanduser()
     if file.suffix != ".py" or not file.is_file():
+        if file.name.lower().endswith(_TABLES):
+            name = shlex.quote(path)
+            raise InputError(
+                f"{path!r} is not a Python file. A table of runs is read with --from: nfd "
+                f"scaling-law --from {name}, of learning rates nfd transfer --from {name}."
+            )
         near = nearest(file.name, [other.name for other in file.parent.glob("*.py")])
         raise InputError(f"there is no Python file {path!r}.{near} {_WANTED}")
     folder = str(file.resolve().parent)

@@ -157,6 +157,15 @@ class LoggedCommand(SizesCommand):
         group="Table of runs",
     )
 
+    def read_setup(self) -> Setup:
+        """Read the file that was named."""
+        if not self.setup:
+            raise InputError(
+                f"{self.name} needs a Python file, such as nfd {self.name} setup.py, or a table of "
+                f"runs, such as nfd {self.name} --from runs.csv. See nfd --help."
+            )
+        return super().read_setup()
+
     def refuse_unread(self, *read: str) -> None:
         """Refuse options that a table of runs does not read, beside those of ``read``.
 

@@ -124,7 +124,9 @@ def in_terminal(answer: Answer, page: str = "", *, verbose: bool = False) -> str
         if left_out > 1:
             hint = " (--verbose shows them)" if page else ""
             body = [*body[: rows + 1], f"  … and {left_out} more{hint}"]
-    details = list(answer.details) if verbose else []
+    details = list[str]()
+    for detail in answer.details if verbose else ():
+        details += _lines(detail, "")
     parts = [head, body, details, foot]
     return "\n\n".join("\n".join(lines) for lines in parts if lines)
 

@@ -6,7 +6,7 @@ import math
 import os
 import pickle
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,7 +18,7 @@ from nfd.core.checks import check_real
 from nfd.core.errors import InputError
 from nfd.core.estimates import Interval, mean
 from nfd.core.tables import Row
-from nfd.core.words import in_words, number
+from nfd.core.words import in_letters, in_words, number, plural
 from nfd.laws.compute_law import COMPUTE_PRIOR, FLOPS_ONLY
 from nfd.laws.ladder_outlook import (
     FEWEST_RUNS,
@@ -42,6 +42,8 @@ from nfd.laws.logged_runs import FLOPS
 from nfd.laws.loss_law import HeldOut, Losses, Sizes, interval_of
 from nfd.laws.loss_runs import FEWEST_SIZES, LossRuns, loss_runs, read_sizes, varying_sizes
 from nfd.laws.rising_losses import about_rising
+from nfd.laws.run_table import RunTable
+from nfd.laws.shared import Shared, shared
 from nfd.laws.supplies import SUPPLIES, few_repeats
 from nfd.report.shown import Shown
 
@@ -59,6 +61,8 @@ WIDEST = 0.2
 # A size is off the line of the runs by more than so many of their deviations from it; targets of
 # published ladders, also of one budget, stay below 25.
 _OFF = 30.0
+# Runs that are named.
+_NAMED = 3
 # A run is not advised that narrows an interval by a smaller share.
 _HELPS = 0.05
 # The logarithm of the parameters of a best split, over the reference, at most.
@@ -69,14 +73,17 @@ _FURTHER = 10.0
 # with wide priors, the best split for 10 times the compute had an interval of 17 to 300,000 fold,
 # and at a factor of 4 of 5 to 13 fold (three simulated ladders at each factor).
 _ONE_RATIO = 1.5
+# The budgets of one more run, over the cost of the dearest one.
+_MORE = (0.1, 0.3, 1.0, 3.0)
 # Guessing has a lower loss than its logarithm, with a vocabulary of a million.
 _PERPLEXITY = math.log(15.0)
 
 # A forecast may repeat tokens a little more often than any run.
 _AS_OFTEN = 1.1
 # Why a forecast is refused: it lies off the line of the runs, no run repeats tokens as often, it
-# reaches too far beyond them, they scatter too much, or their losses are perplexities.
-Doubt = Literal["", "line", "repeats", "wide", "scatter", "perplexity"]
+# reaches too far beyond them, they scatter too much, intervals are not calibrated for so few runs
+# or so far a target, or their losses are perplexities.
+Doubt = Literal["", "line", "repeats", "wide", "scatter", "uncalibrated", "perplexity"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -149,11 +156,22 @@ class NextRun:
     before: float
     after: float
 
+    @property
+    def is_worth_it(self) -> bool:
+        """Whether it narrows the interval by a twentieth or more."""
+        return is_narrower(self.after, self.before)
+
     def __str__(self) -> str:
+        doubt = "" if self.is_worth_it else ": it is not worth it"
         return (
             f"A run of {in_words(self.size)} would narrow the forecast at {in_words(self.target)} "
-            f"most, from {percent(self.before)} to about {percent(self.after)} of the loss."
+            f"most, from {percent(self.before)} to about {percent(self.after)} of the loss{doubt}."
         )
+
+
+def is_narrower(after: float, before: float) -> bool:
+    """Whether an interval is narrower by a twentieth or more."""
+    return after <= (1 - _HELPS) * before
 
 
 def percent(share: float) -> str:
@@ -184,10 +202,11 @@ class LadderLaw(Shown):
         notes: what was left out, and why.
         has_rates: whether the runs were chosen among several learning rates.
         left_out: a sentence on the runs that did not end, which the notes have too.
+        runs: the names of the runs, and what else the table says of them.
 
     ``table`` and ``to_pandas()`` have a row for each number and each size, with the columns
-    ``quantity``, ``value``, ``low`` and ``high``; for sizes also the variables, ``law`` (the loss
-    by the law) and ``above``, by which share the loss is higher.
+    ``quantity``, ``value``, ``low`` and ``high``; for sizes also ``run`` (its name), the variables,
+    ``law`` (the loss that ``at`` says) and ``above``, by which share the loss is higher.
 
     Example::
 
@@ -208,6 +227,7 @@ class LadderLaw(Shown):
     notes: tuple[str, ...] = ()
     has_rates: bool = False
     left_out: str = ""
+    runs: RunTable = field(default_factory=RunTable, repr=False, compare=False)
 
     @property
     def variables(self) -> tuple[str, ...]:
@@ -281,17 +301,22 @@ class LadderLaw(Shown):
 
     @property
     def warning(self) -> str | None:
-        """A warning where runs seem not to be tuned alike, by the residual, or losses no losses."""
+        """A warning where runs do not follow one law, by the residual, or losses are no losses."""
         if self.posterior.log_losses.min() > _PERPLEXITY:
             return (
                 f"The {self.score} is above 15 at every size: give the logarithm of a perplexity."
             )
         if self.residual <= UNTUNED:
             return None
+        if self.shared is not None:
+            return (
+                f"The runs do not follow one law: {self.odd_ones}. Leave these out, unless the "
+                "large run is to be like them."
+            )
         return (
-            f"The runs are not tuned alike: they scatter by {percent(self.residual)} about the "
+            f"The runs seem not tuned alike: they scatter by {percent(self.residual)} about the "
             f"law, where tuned ladders stay below {percent(UNTUNED)}. Tune rate and batch at every "
-            "size, or fit the best run of each."
+            "size."
         )
 
     @cached_property
@@ -360,12 +385,15 @@ class LadderLaw(Shown):
             given[name] = check_real(name, value, above=0.0)
         return given
 
-    def forecasts(self, sizes: Array, behind: Mapping[str, float] | None = None) -> list[Interval]:
+    def forecasts(
+        self, sizes: Array, behind: Mapping[str, float] | Mapping[str, Array] | None = None
+    ) -> list[Interval]:
         """The losses of new runs at sizes ``[K, variables]``, with calibrated intervals.
 
         Args:
             sizes: of the runs.
-            behind: their distinct tokens, and all their parameters; by default as of ``at``.
+            behind: their distinct tokens, and all their parameters, of each or of all; by default
+                as of ``at``.
         """
         forecasts = []
         ratios = self.posterior.ratios_of(sizes, behind or {})
@@ -450,7 +478,7 @@ class LadderLaw(Shown):
         D = budget / FLOPS / N
         nearest_fitted = np.clip([N, D], posterior.sizes.min(0), posterior.sizes.max(0))
         inside = bool((nearest_fitted == [N, D]).all())
-        outside = None if inside else "It lies outside of the sizes that were run."
+        outside = None if inside else "The best size lies outside of the sizes that were run."
         split = None
         if self.ratio is not None:
             split = (
@@ -468,19 +496,24 @@ class LadderLaw(Shown):
             law=self,
         )
 
-    def next_run(self, *, budget: float, target: Mapping[str, float] | None = None) -> NextRun:
+    def next_run(
+        self, *, budget: float | None = None, target: Mapping[str, float] | None = None
+    ) -> NextRun:
         """The run within a budget that would narrow the forecast of a target most.
 
         The draws of the target's loss are regressed on the draws of the run's, which has an error.
-        The regression leaves the variance that is expected after the run.
+        The regression leaves the variance that is expected after the run. Print ``next_runs()`` for
+        several budgets.
 
         Args:
             budget: operations of the run, ``6 N D``; for a law in one variable, the most of that
-                variable.
+                variable. By default those of the dearest run so far.
             target: parameters and tokens of the forecast; by default those that are best for 10
                 times the compute of the largest run.
         """
-        most = check_real("budget", budget, above=0.0)
+        most = self.largest_cost
+        if budget is not None:
+            most = check_real("budget", budget, above=0.0)
         goal = np.array(self._target() if target is None else self._size(target))
         runs = self._candidates(goal, most)
         outlook = Outlook(self.posterior, goal, runs)
@@ -495,6 +528,23 @@ class LadderLaw(Shown):
             before=before,
             after=before * outlook.width([chosen]) / outlook.width(),
         )
+
+    def choices(
+        self, target: Mapping[str, float], budgets: Sequence[float] = ()
+    ) -> tuple[NextRun, ...]:
+        """The best next run within each of several budgets.
+
+        Args:
+            target: as for ``next_run``.
+            budgets: of one run; by default 0.1, 0.3, 1 and 3 times that of the dearest run, as far
+                as they are below the target's.
+        """
+        if not budgets:
+            least = float(cost_of(self.posterior.sizes.min(0)[None])[0])
+            most = float(cost_of(np.array([self._size(target)]))[0])
+            of_dearest = [times * self.largest_cost for times in _MORE]
+            budgets = [budget for budget in of_dearest if least <= budget <= most]
+        return tuple(self.next_run(budget=budget, target=target) for budget in budgets)
 
     def next_runs(
         self,
@@ -529,14 +579,15 @@ class LadderLaw(Shown):
         from nfd.laws.ladder_design import LadderPlan
 
         goal = self._named(self._size(wish.target))
-        width = _width(self.at(**goal))
+        forecast = self.forecast_at(**goal)
+        width = _width(forecast.loss)
         # What is asked for by default is a forecast that is not refused.
-        judged = self.tuned_width(self._size(goal)) if wish.limit == REFUSED else width
-        target_cost = float(cost_of(np.array([list(goal.values())]))[0])
-        is_calibrated = len(self.losses) >= FEWEST_RUNS and target_cost <= REACH * self.largest_cost
-        is_off = self.doubt(**goal) == "line"
-        if is_calibrated and not is_off and judged <= wish.limit:
-            return LadderPlan(goal, wish.limit, width, (), warning=self.warning or "")
+        is_narrow = width <= wish.limit or wish.limit == REFUSED
+        needs_runs = forecast.doubt in ("line", "wide", "uncalibrated")
+        if forecast.is_contradicted or (is_narrow and not needs_runs):
+            choices = self.choices(goal)
+            return LadderPlan(goal, wish.limit, width, (), forecast=forecast, choices=choices)
+        is_off = forecast.doubt == "line"
         return wish.plan(self.posterior, self.posterior.sizes.min(0), is_off=is_off)
 
     def _candidates(self, goal: Array, most: float) -> Array:
@@ -573,8 +624,9 @@ class LadderLaw(Shown):
 
         ``line`` where the size is far off the line that the runs lie on, ``repeats`` where no run
         repeats its tokens as often, ``wide`` where its interval would be wide even if the runs were
-        tuned alike, ``scatter`` where only their scatter makes it too wide, ``perplexity`` for no
-        losses. ``behind`` is as of ``at``.
+        tuned alike, ``scatter`` where only their scatter makes it too wide, ``uncalibrated`` of
+        fewer than 6 sizes and at more than 300 times the compute, ``perplexity`` for no losses.
+        ``behind`` is as of ``at``.
         """
         size = self._size({"parameters": parameters, "tokens": tokens, "flops": flops})
         if self.posterior.off_line(np.array(size)) > _OFF:
@@ -587,7 +639,28 @@ class LadderLaw(Shown):
         if self.tuned_width(size, supply) > REFUSED:
             return "wide"
         width = _width(self.forecasts(np.array([size]), supply)[0])
-        return "scatter" if width > WIDEST else ""
+        if width > WIDEST:
+            return "scatter"
+        return "uncalibrated" if self.beyond_calibration(size) else ""
+
+    def beyond_calibration(self, size: Sizes) -> str:
+        """Why intervals are not calibrated at a size, in a sentence; empty where they are."""
+        # Those of a law of compute were tested on their own (``nfd.laws.compute_law``).
+        if self.variables == FLOPS_ONLY:
+            return ""
+        if len(self.losses) < FEWEST_RUNS:
+            return (
+                f"Intervals are calibrated on {FEWEST_RUNS} sizes or more, and the runs have "
+                f"{len(self.losses)}."
+            )
+        times = float(cost_of(np.array([size]))[0]) / self.largest_cost
+        # The size of a budget has its cost but for a rounding.
+        if times <= REACH * (1 + 1e-9):
+            return ""
+        return (
+            f"Intervals are calibrated up to {number(REACH)} times the compute of the largest run, "
+            f"and this is {number(times)} times."
+        )
 
     def tuned_width(self, size: Sizes, behind: Mapping[str, float] | None = None) -> float:
         """The width of a forecast's interval, over its value, if the runs were tuned alike.
@@ -636,6 +709,8 @@ class LadderLaw(Shown):
             )
         if doubt == "perplexity":
             return self.warning
+        if doubt == "uncalibrated":
+            return self.beyond_calibration(size)
         width = _width(self.forecasts(np.array([size]), supply)[0])
         tuned_width = percent(self.tuned_width(size, supply))
         if doubt == "scatter":
@@ -649,7 +724,7 @@ class LadderLaw(Shown):
             wide += f", and of runs that are tuned alike still {tuned_width}"
         wide += f": more than {percent(REFUSED)}."
         helps = self.next_run(budget=self.largest_cost, target=target)
-        if helps.after > (1 - _HELPS) * width:
+        if not helps.is_worth_it:
             none = "No run that is no dearer than the dearest so far narrows it by a twentieth."
             return " ".join(filter(None, (wide, none, self.warning)))
         return (
@@ -657,17 +732,88 @@ class LadderLaw(Shown):
             f"would narrow it most, to about {percent(helps.after)}."
         )
 
-    @cached_property
+    @property
     def held_out(self) -> HeldOut | None:
         """The largest size, forecast by a law without it; None where too few others remain."""
+        # ``help`` of a cached property shows that of functools.
+        return self._held_out
+
+    @cached_property
+    def _held_out(self) -> HeldOut | None:
+        """Fit the law without the largest size, once."""
         losses = dict(self.losses)
         largest = max(losses, key=lambda size: math.prod(size[: len(self.variables)]))
         of_largest = losses.pop(largest)
         if len(losses) < FEWEST_SIZES:
             return None
-        posterior = posterior_of(self.variables, self.supplies, losses, self.posterior.prior)
-        predicted = LadderLaw(posterior, losses, self.about).at(**self._named(largest))
+        predicted = self.without([largest]).at(**self._named(largest))
         return HeldOut(largest, len(of_largest), predicted, mean(of_largest))
+
+    def without(self, sizes: Iterable[Sizes]) -> LadderLaw:
+        """The law of the other sizes."""
+        left_out = {*sizes}
+        losses = {size: seeds for size, seeds in self.losses.items() if size not in left_out}
+        prior = self.posterior.prior
+        posterior = posterior_of(self.variables, self.supplies, losses, prior)
+        return replace(self, posterior=posterior, losses=losses)
+
+    @cached_property
+    def of_runs(self) -> dict[Sizes, Interval]:
+        """What the law says of a new run at each size that was run, as ``at`` does."""
+        sizes = sorted(self.losses)
+        places, behind = split(sizes, self.variables, self.supplies)
+        return dict(zip(sizes, self.forecasts(places, behind), strict=True))
+
+    @cached_property
+    def outside(self) -> dict[Sizes, float]:
+        """The misses of the sizes whose mean loss lies outside of its own 95 % interval."""
+        outside = dict[Sizes, float]()
+        for size, above in self.misses.items():
+            expected = self.of_runs[size]
+            if not expected.low <= expected.value * (1 + above) <= expected.high:
+                outside[size] = above
+        return outside
+
+    @cached_property
+    def shared(self) -> Shared | None:
+        """What the sizes that miss the law share by the columns of the table, and others do not.
+
+        None where no column tells them apart, and where all sizes follow the law.
+        """
+        if not self.outside and self.residual <= UNTUNED:
+            return None
+        return shared(self.misses, self.variables, self.runs.columns, UNTUNED)
+
+    @property
+    def odd_ones(self) -> str:
+        """The sizes that share something and miss the law, in words; empty where none do."""
+        if self.shared is None:
+            return ""
+        misses = [*self.shared.misses.values()]
+        low, high = sorted((misses[0], misses[-1]), key=abs)
+        return (
+            f"{plural(len(misses), self._noun)} of {self.shared.what} lie {_off(low, high)} the "
+            f"law ({self.listed([*self.shared.misses])})"
+        )
+
+    @property
+    def _noun(self) -> str:
+        return "run" if all(len(seeds) == 1 for seeds in self.losses.values()) else "size"
+
+    def listed(self, sizes: Sequence[Sizes]) -> str:
+        """The names of sizes, and how many more there are."""
+        names = [self.label(size) for size in sizes[:_NAMED]]
+        more = len(sizes) - len(names)
+        # A size has a comma of its own.
+        comma = ", " if self.runs.names else "; "
+        return comma.join(names) + (f" and {more} more" if more else "")
+
+    def label(self, size: Sizes) -> str:
+        """The name of the run of a size; without one the size as it stands in the table."""
+        if size in self.runs.names:
+            return self.runs.names[size]
+        pairs = zip(self.columns, size, strict=True)
+        return ", ".join(f"{exact(value)} {name.replace('_', ' ')}" for name, value in pairs)
 
     @property
     def formula(self) -> str:
@@ -690,22 +836,19 @@ class LadderLaw(Shown):
         ]
         for name, value in self.additive_terms.items():
             rows.append({"quantity": f"{name}, additive fit", "value": value})
-        sizes = sorted(self.losses)
-        by_law = np.exp(self._middle_curve(*split(sizes, self.variables, self.supplies)))
-        for size, loss in zip(sizes, by_law.tolist(), strict=True):
+        for size, expected in self.of_runs.items():
             of_seeds = self.losses[size]
-            row = {"quantity": self.score} | self._named(size) | mean(of_seeds).limits
-            rows.append(row | {"law": loss, "above": float(np.mean(of_seeds)) / loss - 1})
+            row: dict[str, Any] = {"quantity": self.score}
+            if size in self.runs.names:
+                row["run"] = self.runs.names[size]
+            row |= self._named(size) | mean(of_seeds).limits
+            above = float(np.mean(of_seeds)) / expected.value - 1
+            rows.append(row | {"law": expected.value, "above": above})
         return rows
 
     def by_law(self, sizes: Array) -> Array:
-        """The losses ``[K]`` at sizes ``[K, variables]``, by the medians of the law's numbers."""
-        return np.asarray(np.exp(self._middle_curve(sizes, {})))
-
-    def _middle_curve(self, sizes: Array, behind: Mapping[str, Array]) -> Array:
-        """The log losses ``[K]`` by the medians of the law's numbers."""
-        ratios = self.posterior.ratios_of(sizes, behind)
-        return np.asarray(self.posterior.curve(self.posterior.middle[None], sizes, ratios)[0])
+        """The losses ``[K]`` that the law forecasts at sizes ``[K, variables]``."""
+        return np.array([forecast.value for forecast in self.forecasts(sizes)])
 
     def repeats(self, size: Sizes, behind: Mapping[str, float]) -> float:
         """How often a run goes through its distinct tokens."""
@@ -745,8 +888,9 @@ class LadderLaw(Shown):
         """The law, its prior, and what speaks against its forecasts."""
         terms = [f"{name} {term.in_words()}" for name, term in self.terms.items()]
         law = (
-            f"The law: {self.formula}, {', '.join(terms)}; runs scatter by "
-            f"{percent(self.residual)} about it. Prior: {self.prior}."
+            f"The law: {self.formula}, {', '.join(terms)}; most runs scatter by "
+            f"{percent(self.residual)} about it, and those far off it count less. Prior: "
+            f"{self.prior}."
         )
         sentences = [law]
         # A refusal may be the warning.
@@ -820,6 +964,22 @@ class LadderLaw(Shown):
         return self.size_for(_FURTHER * self.largest_cost)
 
 
+def exact(value: float) -> str:
+    """Write a number of parameters or tokens of a table: ``28,672`` or ``50M``."""
+    return f"{value:,.10g}" if value < 999_500 else in_letters(value)
+
+
+def _off(low: float, high: float) -> str:
+    """Say how far misses are off: ``2.2 to 6.1 % above``, or on both sides."""
+    sides = {low > 0, high > 0}
+    if len(sides) > 1:
+        return f"up to {percent(abs(high))} off"
+    least = f"{number(100 * abs(low))} to "
+    most = percent(abs(high))
+    span = most if most == percent(abs(low)) else least + most
+    return f"{span} {'above' if high > 0 else 'below'}"
+
+
 def _width(forecast: Interval) -> float:
     """The width of a forecast's interval over its value."""
     return (forecast.high - forecast.low) / forecast.value
@@ -849,7 +1009,14 @@ def fit_ladder(
         print(law.at(parameters=7e9, tokens=2e11))
 
     Args:
-        rows, columns, rate: as for ``nfd.fit_scaling_law``. Tokens may be steps times the batch.
+        rows: dicts, a DataFrame, or the path of a CSV, JSON or parquet file; one row for each run,
+            or for each step of one, of which the last counts. Tokens may be steps times the batch.
+        columns: the names of your columns, if they are not recognised: ``{"loss": "eval/loss"}``.
+            Keys: loss, parameters, tokens (or steps and batch in tokens, or sequences and
+            their length), flops, seed, lr, run, step and state; table, of several in a file. None
+            ignores a column.
+        rate: if runs of one size differ in their learning rate, the rate whose runs count; or
+            ``"best"``, at each size the rate with the lowest mean loss over seeds.
         prior: ``"ladders"``, the package's; a file of the form of the package's ``losses.json``;
             None for wide priors, whose intervals are wider.
 
@@ -891,6 +1058,7 @@ def ladder_of(runs: LossRuns, prior: str | os.PathLike[str] | None) -> LadderLaw
         tuple(notes),
         runs.has_rates,
         runs.left_out,
+        runs.table,
     )
 
 

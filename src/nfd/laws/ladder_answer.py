@@ -13,8 +13,8 @@ import numpy as np
 from nfd.core.answer import NOT_DECIDED, Answer, Next
 from nfd.core.estimates import Interval
 from nfd.core.tables import Row
-from nfd.core.words import alike, in_letters, number, plural, power_of_ten
-from nfd.laws.ladder import WIDEST, BestSplit, Doubt, LadderLaw, percent
+from nfd.core.words import alike, number, plural, power_of_ten
+from nfd.laws.ladder import WIDEST, BestSplit, Doubt, LadderLaw, exact, is_narrower, percent
 from nfd.laws.ladder_outlook import REFUSED
 from nfd.laws.ladder_posterior import UNTUNED
 from nfd.laws.log_columns import ERROR_RATE, kind_of_loss
@@ -98,6 +98,12 @@ class LadderForecast(Shown):
         return np.allclose(self.place, self.law.size_for(self.cost), rtol=1e-6)
 
     @property
+    def is_contradicted(self) -> bool:
+        """Whether the largest run ended far above what the others forecast."""
+        held = self.law.held_out
+        return held is not None and held.contradicts == "above"
+
+    @property
     def is_perplexity(self) -> bool:
         """Whether the losses seem to be perplexities."""
         return self.doubt == "perplexity"
@@ -118,8 +124,7 @@ class LadderForecast(Shown):
     @property
     def answer(self) -> Answer:
         """State, decision, evidence and what to run next."""
-        held = self.law.held_out
-        if held is not None and held.contradicts == "above":
+        if self.is_contradicted:
             return self._contradicted()
         if self.split is not None and self.law.ratio is not None:
             return self._not_split()
@@ -132,12 +137,17 @@ class LadderForecast(Shown):
             return self._wide()
         if doubt == "scatter":
             return self._scattered()
+        if doubt == "uncalibrated":
+            return self._uncalibrated()
         if doubt == "perplexity":
             return self._no_loss()
         return self._usable()
 
     def _answer(self, title: str, because: str, to_run: Next, **more: Any) -> Answer:
         """An answer with the table and the details that all have."""
+        details = [*self.law.sentences[:1], self.law.about, *self.law.notes]
+        if self.split is not None and self.split.note:
+            details.insert(0, self.split.note)
         return Answer(
             tone=more.pop("tone", "open"),
             state=more.pop("state", NOT_DECIDED),
@@ -145,8 +155,8 @@ class LadderForecast(Shown):
             because=f"{because} {self.law.left_out}".rstrip(),
             next=to_run,
             about=self.about,
-            table=self._texts(),
-            details=[*self.law.sentences[:1], self.law.about, *self.law.notes],
+            table=more.pop("table", self._texts()),
+            details=details,
             **more,
         )
 
@@ -157,42 +167,73 @@ class LadderForecast(Shown):
         title = f"{self.subject} reach {_score(law.score, loss)}"
         best = ""
         if self.split is not None:
-            title += f": train {self._run}"
+            title += f": train {self.run}"
             of_size = self.split.parameters
             best = (
                 f" Best size {number(of_size.value)} (95 %: {number(of_size.low)} to "
-                f"{number(of_size.high)})."
+                f"{number(of_size.high)})"
             )
-        # Of runs without noise, which only examples have, digits would run out.
-        miss = max(abs(next(iter(law.misses.values()))), 1e-4)
+            best += "." if self.split.inside else ", outside of the sizes that were run."
         what = "The budget" if self.is_budget else "That"
         because = (
             f"Expect {self.loss.in_words()}.{best} {what} is {_times(self.times)} your largest "
-            f"run; the law misses none of your {sizes_in_words(law.losses)} by more than "
-            f"{percent(miss)}."
+            f"run; {self._of_runs}."
         )
-        to_run = self._tune_again() if law.residual > UNTUNED else self._rate()
-        return self._answer(title, because, to_run, tone="good", state=USABLE, but=self._but())
+        but = self._but()
+        more: dict[str, Any] = {"tone": "good", "state": USABLE, "but": but}
+        if but:
+            # A terminal has room for one of the two; pages have both.
+            more["table"] = ()
+        return self._answer(title, because, self._after_usable(), **more)
+
+    @property
+    def _of_runs(self) -> str:
+        """How many sizes lie outside of their own intervals."""
+        law = self.law
+        count = len(law.outside)
+        if not count:
+            # Of runs without noise, which only examples have, digits would run out.
+            miss = max(abs(next(iter(law.misses.values()))), 1e-4)
+            return (
+                f"it misses none of your {sizes_in_words(law.losses)} by more than {percent(miss)}"
+            )
+        verb = "lies outside of its" if count == 1 else "lie outside of their"
+        intervals = "interval" if count == 1 else "intervals"
+        return f"{count} of your {sizes_in_words(law.losses)} {verb} 95 % {intervals}"
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether only the learning rate of the run is missing, where a forecast can be used."""
+        is_scattered = self.law.residual > UNTUNED and self.law.shared is None
+        return not (is_scattered or self.is_narrower_without)
+
+    def _after_usable(self) -> Next:
+        """What to do with a forecast that can be used."""
+        if self.is_ready:
+            return self._rate()
+        return self._leave_out() if self.is_narrower_without else self._tune_again()
 
     def _but(self) -> str:
         """What speaks against a forecast that can be used."""
         held = self.law.held_out
         if held is not None and held.contradicts == "below":
             return (
-                f"your largest run, {self.named(held.size)}, ended lower than the others say: "
+                f"your largest run, {self.law.label(held.size)}, ended lower than the others say: "
                 f"{number(held.measured.value, 3)}, where they forecast "
                 f"{held.predicted.in_words()}."
             )
+        if self.law.shared is not None:
+            return f"{self.law.odd_ones}. {self._without_them}"
         if self.law.residual > UNTUNED:
             return (
                 f"your runs scatter by {percent(self.law.residual)} about the law, well tuned ones "
-                f"by less than {percent(UNTUNED)}. That makes the interval {percent(self._width)} "
+                f"by less than {percent(UNTUNED)}. That makes the interval {percent(self.width)} "
                 f"wide; of well tuned runs it would be {percent(self._tuned_width)}."
             )
         return ""
 
     @property
-    def _width(self) -> float:
+    def width(self) -> float:
         """The width of the interval over the forecast."""
         return (self.loss.high - self.loss.low) / self.loss.value
 
@@ -200,6 +241,41 @@ class LadderForecast(Shown):
     def _tuned_width(self) -> float:
         """The width that the interval would have if the runs were tuned alike."""
         return self.law.tuned_width(self.place, self.behind)
+
+    @cached_property
+    def _without(self) -> Interval:
+        """The forecast of this size without the runs that share something and miss the law."""
+        assert self.law.shared is not None
+        others = self.law.without(self.law.shared.misses)
+        return others.forecasts(np.array([self.place]), self.behind)[0]
+
+    @property
+    def _without_them(self) -> str:
+        """What the forecast would be without the runs that miss the law."""
+        loss = self._without
+        width = (loss.high - loss.low) / loss.value
+        return (
+            f"Without them expect {loss.in_words()}, an interval {percent(width)} wide in place of "
+            f"{percent(self.width)}."
+        )
+
+    @property
+    def is_narrower_without(self) -> bool:
+        """Whether runs share something and miss the law, and the interval is narrower without."""
+        if self.law.shared is None:
+            return False
+        loss = self._without
+        return is_narrower((loss.high - loss.low) / loss.value, self.width)
+
+    def _leave_out(self) -> Next:
+        """Leave out the runs that share something and miss the law, or tune them."""
+        again = ", or tune their rate and batch again" if self.law.runs.rates_differ else ""
+        rate = ', rate="best"' if self.law.has_rates else ""
+        label = (
+            f"Next: leave these out, unless the large run is to be like them{again}. Then, with "
+            "the other rows"
+        )
+        return Next(label, f"nfd.fit_ladder(rows{rate})")
 
     def _contradicted(self) -> Answer:
         """The largest run ended far above what the others forecast."""
@@ -209,10 +285,12 @@ class LadderForecast(Shown):
         others = plural(len(self.law.losses) - 1, "other size", "other sizes")
         because = (
             f"From the {others} the law forecasts {held.predicted.in_words()} for "
-            f"{self.named(held.size)}; trained, that size reached "
+            f"{self.law.label(held.size)}; trained, that size reached "
             f"{number(held.measured.value, 3)}."
         )
-        again = self._train("tune the rate and batch of this size again", [self.named(held.size)])
+        again = self._train(
+            "tune the rate and batch of this size again", [self.law.label(held.size)]
+        )
         return self._answer(
             f"The law misses your largest run by {percent(miss)}: do not size by it",
             because,
@@ -227,11 +305,11 @@ class LadderForecast(Shown):
         assert ratio is not None
         because = (
             f"All your {sizes_in_words(self.law.losses)} have about {number(ratio)} tokens "
-            f"per parameter. At that ratio, {self._run}, expect {self.loss.in_words()}. "
+            f"per parameter. At that ratio, {self.run}, expect {self.loss.in_words()}. "
             f"Runs at {number(ratio / 4)} and {number(4 * ratio)} tokens per parameter would tell."
         )
         return self._answer(
-            f"These runs do not tell how to split {power_of_ten(self.cost)} FLOPs",
+            f"These runs do not tell how to split {power_of_ten(self.cost, 3)} FLOPs",
             because,
             self._other_ratios(ratio),
         )
@@ -250,7 +328,7 @@ class LadderForecast(Shown):
         """The runs lie on one line, and the size far off it."""
         helps = self.law.next_run(budget=self.law.largest_cost, target=self.size)
         because = (
-            f"Your runs lie on one line of parameters and tokens, and {self._run} far off it: "
+            f"Your runs lie on one line of parameters and tokens, and {self.run} far off it: "
             "which of the two helps is not known."
         )
         add = self._train("a size off that line", [_rounded(helps.size)])
@@ -264,7 +342,7 @@ class LadderForecast(Shown):
     def _repeated(self) -> Answer:
         """Its tokens repeat more often than runs show what repeats are worth."""
         because = (
-            f"Expect {self.loss.in_words()}, an interval {percent(self._width)} wide; "
+            f"Expect {self.loss.in_words()}, an interval {percent(self.width)} wide; "
             f"{percent(REFUSED)} is the limit. Its tokens repeat {number(self.repeats)} times, "
             f"yours {number(self.law.most_repeats)} times at most."
         )
@@ -276,15 +354,31 @@ class LadderForecast(Shown):
     def _wide(self) -> Answer:
         """The interval of the forecast is too wide."""
         because = (
-            f"Expect {self.loss.in_words()}, an interval {percent(self._width)} wide; "
+            f"Expect {self.loss.in_words()}, an interval {percent(self.width)} wide; "
             f"{percent(REFUSED)} is the limit."
         )
-        if self.law.residual > UNTUNED:
+        if self.law.shared is not None:
+            because += f" {_capital(self.law.odd_ones)}. {self._without_them}"
+        if self.is_narrower_without:
+            return self._answer(self._open_title, because, self._leave_out(), table=())
+        if self.law.residual > UNTUNED and self.law.shared is None:
             because += (
                 f" {self._scatter}: tuned like these, your runs would still leave it "
                 f"{percent(self._tuned_width)} wide. A larger run, tuned, narrows it more."
             )
-            return self._answer(self._open_title, because, self._tune_again())
+            return self._answer(self._open_title, because, self._tune_again(), table=())
+        return self._planned(because)
+
+    def _uncalibrated(self) -> Answer:
+        """There are too few runs for intervals, or the target lies too far beyond them."""
+        because = (
+            f"Expect {self.loss.in_words()}, an interval {percent(self.width)} wide. "
+            f"{self.law.beyond_calibration(self.place)}"
+        )
+        return self._planned(because)
+
+    def _planned(self, because: str) -> Answer:
+        """The plan of the runs that should decide."""
         plan = self.plan
         assert plan is not None
         dearest = max(run.cost for run in plan.runs) / self.law.largest_cost
@@ -301,18 +395,25 @@ class LadderForecast(Shown):
 
         None where the interval is narrow enough, and where other runs are to be tuned first.
         """
-        if self.behind or self.doubt != "wide" or self.law.residual > UNTUNED:
+        if self.behind or self.doubt not in ("wide", "uncalibrated"):
+            return None
+        if self.doubt == "wide" and not self.is_ready:
             return None
         return self.law.next_runs(target=self.size, rates=self.rates, batch=self.batch)
 
     def _scattered(self) -> Answer:
         """Only the scatter of the runs makes the interval too wide."""
         because = (
-            f"Expect {self.loss.in_words()}, an interval {percent(self._width)} wide; "
-            f"{percent(WIDEST)} is the limit where runs scatter. {self._scatter}: tuned as well, "
-            f"they would make it {percent(self._tuned_width)} wide."
+            f"Expect {self.loss.in_words()}, an interval {percent(self.width)} wide; "
+            f"{percent(WIDEST)} is the limit where runs scatter. "
         )
-        return self._answer(self._open_title, because, self._tune_again())
+        if self.is_narrower_without:
+            because += f"{_capital(self.law.odd_ones)}. {self._without_them}"
+            return self._answer(self._open_title, because, self._leave_out(), table=())
+        because += (
+            f"{self._scatter}: tuned as well, they would make it {percent(self._tuned_width)} wide."
+        )
+        return self._answer(self._open_title, because, self._tune_again(), table=())
 
     @property
     def _scatter(self) -> str:
@@ -326,7 +427,7 @@ class LadderForecast(Shown):
         """The sizes that miss the law most."""
         lines = []
         for size, above in list(self.law.misses.items())[:_MISSES]:
-            lines.append(f"{self.named(size)}: {signed(above)}")
+            lines.append(f"{self.law.label(size)}: {signed(above)}")
         return self._train("tune rate and batch again at the sizes that miss the law most", lines)
 
     def _train(self, what: str, runs: Sequence[str]) -> Next:
@@ -353,7 +454,7 @@ class LadderForecast(Shown):
         """How to find the learning rate of the run."""
         if not self.law.has_rates:
             code = "nfd.transfer(make_model, batches, widths=[32, 64, 128], depths=[2, 4, 8])"
-            return Next("Next: its learning rate, tuned on small networks", code)
+            return Next("Next: its learning rate, tuned on your small networks", code)
         size = ", ".join(f"{name}={value:.3g}" for name, value in self.size.items())
         code = f"nfd.fit_rate_law(rows).at({size})"
         return Next("Next: the learning rate for this run", code)
@@ -372,7 +473,7 @@ class LadderForecast(Shown):
         return " · ".join(parts)
 
     @property
-    def _run(self) -> str:
+    def run(self) -> str:
         """The run with rounded numbers: ``2.1B parameters on 78B tokens``."""
         run = " on ".join(f"{number(value)} {name}" for name, value in self.size.items())
         for name, value in self.behind.items():
@@ -383,8 +484,8 @@ class LadderForecast(Shown):
     def subject(self) -> str:
         """What the forecast is of."""
         if not self.is_budget:
-            return self._run
-        flops = f"{power_of_ten(self.cost)} FLOPs"
+            return self.run
+        flops = f"{power_of_ten(self.cost, 3)} FLOPs"
         if self.law.ratio is None:
             return flops
         return f"{flops} at {number(self.law.ratio)} tokens per parameter"
@@ -393,19 +494,15 @@ class LadderForecast(Shown):
     def _open_title(self) -> str:
         return f"These runs do not tell what {self.subject} reach"
 
-    def named(self, size: Sizes) -> str:
-        """Write a size of the table as it stands there: ``28,672 parameters, 524,288 tokens``."""
-        pairs = zip(self.law.columns, size, strict=True)
-        return ", ".join(f"{exact(value)} {_spoken(name)}" for name, value in pairs)
-
     # ---- the table
 
     @cached_property
     def table(self) -> list[Row]:
         """One dict for each of several budgets."""
         costs = [times * self.law.largest_cost for times in _TIMES]
-        has_row = np.isclose(costs, self.cost, rtol=0.02).any()
-        if not has_row and (self.is_budget or len(self.law.variables) < 2):
+        if self.is_budget or len(self.law.variables) < 2:
+            # A budget takes the place of one that rounds to it.
+            costs = [cost for cost in costs if not math.isclose(cost, self.cost, rel_tol=0.02)]
             costs.append(self.cost)
         return [self._row(cost) for cost in sorted(costs)]
 
@@ -454,9 +551,8 @@ class LadderForecast(Shown):
         return first_sections(self)
 
 
-def exact(value: float) -> str:
-    """Write a number of parameters or tokens of a table: ``28,672`` or ``50M``."""
-    return f"{value:,.10g}" if value < 999_500 else in_letters(value)
+def _capital(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]
 
 
 def signed(share: float) -> str:
@@ -498,4 +594,4 @@ def budget_name(row: Row) -> str:
 
 def budget(row: Row) -> str:
     """Write the budget of a row."""
-    return power_of_ten(row["flops"]) if "flops" in row else number(row[budget_name(row)])
+    return power_of_ten(row["flops"], 3) if "flops" in row else number(row[budget_name(row)])

@@ -19,7 +19,17 @@ from nfd.core.checks import check_real
 from nfd.core.errors import InputError
 from nfd.core.tables import Row
 from nfd.core.words import number, plural, power_of_ten
-from nfd.laws.ladder import check_losses, finite_losses, ladder_of, posterior_of, prior_near
+from nfd.laws.compute_law import FLOPS_ONLY
+from nfd.laws.ladder import (
+    NextRun,
+    check_losses,
+    finite_losses,
+    ladder_of,
+    percent,
+    posterior_of,
+    prior_near,
+)
+from nfd.laws.ladder_answer import TIMES, USABLE, LadderForecast
 from nfd.laws.ladder_outlook import FEWEST_RUNS, REFUSED, Outlook, candidates, cost_of, plan_of
 from nfd.laws.ladder_posterior import VARIABLES, Posterior, read_prior
 from nfd.laws.loss_runs import FEWEST_SIZES, loss_runs, read_sizes
@@ -76,7 +86,9 @@ class LadderPlan(Shown):
         before: the width today; None before the first run.
         runs: the plan, the cheapest run first.
         fewest: how many sizes are lacking before a forecast is accepted at all.
-        warning: why the forecast is refused although it is narrow; may be empty.
+        forecast: of the target, which says where no run is needed whether it can be used; None
+            where runs are planned.
+        choices: where no run is needed, what one more would do within each of several budgets.
 
     ``table`` and ``to_pandas()`` have a row for each run: ``parameters``, ``tokens``, ``lr`` where
     a rate law was given, ``cost`` and ``total`` in operations, and the ``width`` that is expected
@@ -88,7 +100,8 @@ class LadderPlan(Shown):
     before: float | None
     runs: tuple[PlannedRun, ...] = field(repr=False)
     fewest: int = 0
-    warning: str = ""
+    forecast: LadderForecast | None = field(default=None, repr=False, compare=False)
+    choices: tuple[NextRun, ...] = field(default=(), repr=False)
 
     @property
     def cost(self) -> float:
@@ -103,8 +116,8 @@ class LadderPlan(Shown):
     @property
     def decides(self) -> bool:
         """Whether the forecast is expected to be accepted after the plan."""
-        if self.warning:
-            return False
+        if self.forecast is not None:
+            return self.forecast.answer.tone == "good"
         return self.after is not None and self.after <= self.limit and len(self.runs) >= self.fewest
 
     @property
@@ -114,7 +127,9 @@ class LadderPlan(Shown):
 
     @property
     def texts(self) -> list[dict[str, str]]:
-        """The runs in words, for a terminal."""
+        """The runs in words, for a terminal; without any, the choices of one more."""
+        if not self.runs:
+            return self._texts_of_choices()
         unit = "FLOPs" if len(self.target) == 2 else ""
         texts = []
         for run in self.runs:
@@ -126,15 +141,52 @@ class LadderPlan(Shown):
             texts.append(text | {"width after it": f"{number(100 * run.width)} %"})
         return texts
 
+    def _texts_of_choices(self) -> list[dict[str, str]]:
+        """The best run within each of several budgets in words."""
+        assert self.forecast is not None
+        law = self.forecast.law
+        texts = []
+        for choice in self.choices:
+            text = dict[str, str]()
+            if len(self.target) == 2:
+                text[f"FLOPs, {TIMES} dearest run"] = (
+                    f"{power_of_ten(choice.cost, 3)} {TIMES} "
+                    f"{number(choice.cost / law.largest_cost)}"
+                )
+            text |= {name: number(value) for name, value in choice.size.items()}
+            text["width after it"] = percent(choice.after)
+            text["worth it"] = "yes" if choice.is_worth_it else "no"
+            texts.append(text)
+        return texts
+
+    def _without_runs(self, forecast: LadderForecast) -> Answer:
+        """The verdict on the forecast, and what one more run would do."""
+        answer = forecast.answer
+        if answer.tone != "good":
+            return answer
+        good = [choice for choice in self.choices if choice.is_worth_it]
+        because = f"The forecast's interval is {percent(forecast.width)} wide, of its value."
+        if not good and self.choices:
+            because += " No run of these budgets narrows it by a twentieth: it is not worth it."
+        elif good:
+            because += f" The cheapest run that is worth it leaves about {percent(good[0].after)}."
+        return Answer(
+            "good",
+            USABLE,
+            f"{forecast.run} need no further run",
+            because,
+            but=answer.but,
+            about=answer.about,
+            table=self.texts,
+            details=answer.details,
+        )
+
     @property
     def answer(self) -> Answer:
         """What to train, and how wide the forecast will be."""
+        if self.forecast is not None:
+            return self._without_runs(self.forecast)
         subject = " on ".join(f"{number(value)} {name}" for name, value in self.target.items())
-        if self.warning and not self.runs:
-            title = f"More runs do not decide what {subject} reach: tune those you have"
-            return Answer("open", NOT_DECIDED, title, self.warning)
-        if not self.runs:
-            return Answer("good", "Forecast usable", f"{subject} need no further run")
         count = plural(len(self.runs), "training", "trainings")
         cost = number(self.cost)
         if len(self.target) == 2:
@@ -163,7 +215,10 @@ class LadderPlan(Shown):
         """The runs as a table."""
         from nfd.report.page import Section
 
-        return [Section("Runs that decide", [], table=self.texts)]
+        if not self.texts:
+            return []
+        title = "Runs that decide" if self.runs else "What one more run would do"
+        return [Section(title, [], table=self.texts)]
 
 
 @dataclass(frozen=True)
@@ -192,7 +247,7 @@ class Wish:
         Raises:
             ValueError: for other names.
         """
-        variables = tuple(name for name in VARIABLES if name in self.target)
+        variables = tuple(name for name in (*VARIABLES, *FLOPS_ONLY) if name in self.target)
         if len(variables) != len(self.target) or not variables:
             raise InputError(
                 "target must name parameters, tokens or both, such as "

@@ -12,6 +12,7 @@ import numpy as np
 from nfd.core.tables import Row
 from nfd.core.words import alike, number
 from nfd.laws import law_chart
+from nfd.laws.ladder import exact
 from nfd.laws.ladder_answer import (
     CONTRADICTED,
     TIMES,
@@ -19,7 +20,6 @@ from nfd.laws.ladder_answer import (
     budget,
     budget_name,
     columns,
-    exact,
     signed,
 )
 from nfd.laws.supplies import SUPPLIES
@@ -56,14 +56,23 @@ def first_sections(forecast: LadderForecast) -> list[Section]:
     return [*sections, table]
 
 
+def next_sections(forecast: LadderForecast) -> list[Section]:
+    """What one more run would do to a forecast that needs none."""
+    if forecast.behind or forecast.doubt not in ("", "scatter"):
+        return []
+    return forecast.law.next_runs(target=forecast.size).first_sections()
+
+
 def folded_sections(forecast: LadderForecast) -> list[Section]:
     """Every size against the law, and the numbers of the law."""
     law = forecast.law
     runs = []
     for row in sorted(_runs(forecast), key=lambda row: -abs(row["above"])):
-        sizes = {name: exact(row[name]) for name in law.columns}
+        sizes = {"run": row["run"]} if "run" in row else {}
+        sizes |= {name: exact(row[name]) for name in law.columns}
         losses = {law.score: number(row["loss"], 4), "by the law": number(row["law"], 4)}
-        runs.append(sizes | losses | {"off by": signed(row["above"])})
+        off = {"off by": signed(row["above"]), "95 % of new runs": f"± {number(row['allowed'])} %"}
+        runs.append(sizes | losses | off)
     terms = []
     for name, term in law.terms.items():
         additive = law.additive_terms.get(name, math.nan)
@@ -172,7 +181,10 @@ def _runs(forecast: LadderForecast) -> list[Row]:
         axes = [row[name] for name in law.variables]
         cost = math.prod([6.0, *axes]) if len(axes) == 2 else axes[0]
         losses = {"loss": row["value"], "law": row["law"], "above": row["above"]}
-        rows.append({"cost": cost} | size | losses)
+        expected = law.of_runs[tuple(size.values())]
+        allowed = {"allowed": 100 * (expected.high / expected.value - 1)}
+        name = {"run": row["run"]} if "run" in row else {}
+        rows.append({"cost": cost} | name | size | losses | allowed)
     return rows
 
 
@@ -186,21 +198,20 @@ def _picture(forecast: LadderForecast) -> Picture:
     shades = look.ramp(len(series)) if len(series) > 1 else [look.BLUE]
     colours = dict(zip(series, shades, strict=True))
     variables = {text: look.VARIABLES[colour] for text, colour in colours.items()}
-    allowed = 100 * 1.96 * law.residual
     points = _points(forecast, series)
     first, last = _span(forecast)
     below = law_chart.residuals(
-        points, colours, allowed, {"cost": first / _LEFT, "end": last}, _x(forecast, title=True)
+        points, colours, {"cost": first / _LEFT, "end": last}, _x(forecast, title=True)
     )
     largest_miss = max(abs(row["off"]) for row in points)
     count = len({size[0] for size in law.losses})
     some = ""
     if 0 < len(_curved(forecast)) < count:
         some = f"{len(_curved(forecast))} of {count} sizes have a curve. "
-    outside = sum(abs(row["off"]) > allowed for row in points)
+    outside = len(law.outside)
     caption = (
         f"{some}Below: how far each size lies from the law, at most {number(largest_miss)} %. Grey "
-        f"holds 95 % of such sizes (± {number(allowed)} %); {outside or 'none'} of {len(points)} "
+        f"holds 95 % of new runs of each size; {outside or 'none'} of {len(points)} "
         f"{'lies' if outside == 1 else 'lie'} outside."
     )
     return picture(
@@ -236,7 +247,8 @@ def _points(forecast: LadderForecast, series: Sequence[str]) -> list[Row]:
         nearest = 0
         if curved:
             nearest = int(np.abs(np.log(np.array(curved) / row["parameters"])).argmin())
-        text = f"{forecast.named(place)}: {number(row['loss'], 4)}, off by {signed(row['above'])}"
+        name = law.label(place)
+        text = f"{name}: {number(row['loss'], 4)}, off by {signed(row['above'])}"
         is_largest = law.held_out is not None and place == law.held_out.size
         shown = {"series": series[nearest], "hover": look.hover(text), "off": 100 * row["above"]}
         rows.append(row | shown | {"is_wrong": is_contradicted and is_largest})

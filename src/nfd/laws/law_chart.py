@@ -14,6 +14,8 @@ from nfd.report import look
 
 HEIGHT = 310
 _RESIDUALS = 62
+# The width of the bar behind a size, in pixels: a little more than its dot.
+_BAR = 10
 # The share of the losses' range that is free below them, for the label of a forecast.
 _BELOW = 0.12
 # The y axes of both charts take as much room, so that their x axes lie below each other.
@@ -101,23 +103,30 @@ def forecast_mark(
 def residuals(
     points: Sequence[Row],
     colours: Mapping[str, str],
-    allowed: float,
     region: Row,
     x: alt.X,
+    allowed: float | None = None,
 ) -> Any:
     """How far each size lies above the law, in percent, and what the law allows.
 
     Args:
-        points: rows with ``off``, in percent. colours: of their series.
-        allowed: the scatter that the law allows, in percent.
+        points: rows with ``off``, in percent, and ``allowed``, the scatter that is allowed there.
+        colours: of their series.
         region: where the x axis begins, by its column, and its ``end``.
         x: the axis.
+        allowed: the scatter that the law allows at every size, in place of each its own.
     """
-    limit = 1.25 * max(allowed, *(abs(row["off"]) for row in points))
+    limits = [row["allowed"] for row in points] if allowed is None else [allowed]
+    limit = 1.25 * max(*limits, *(abs(row["off"]) for row in points))
     y = look.y_linear("off", "off by %", (-limit, limit), tickCount=3, **_LABELS)
-    expected = look.points([region | {"off": -allowed}], x=x, y=y)
-    area = expected.mark_rect(color=look.BAND, opacity=0.6).encode(
-        x2="end:Q", y2=alt.datum(allowed)
-    )
+    if allowed is None:
+        ends = [row | {"off": -row["allowed"], "off_high": row["allowed"]} for row in points]
+        bars = look.points(ends, x=x, y=y)
+        area = bars.mark_rule(color=look.BAND, strokeWidth=_BAR).encode(y2="off_high:Q")
+    else:
+        expected = look.points([region | {"off": -allowed}], x=x, y=y)
+        area = expected.mark_rect(color=look.BAND, opacity=0.6).encode(
+            x2="end:Q", y2=alt.datum(allowed)
+        )
     zero = look.points([{"off": 0.0}], y=y).mark_rule(color=look.SOFT, strokeWidth=0.5)
     return alt.layer(area, zero, *dots(points, colours, x, y)).properties(height=_RESIDUALS)

@@ -10,6 +10,7 @@ import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from dataclasses import field as dataclass_field
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,10 @@ _TEXTS: tuple[Field, ...] = ("rule", "seed", "run", "state", "decay")
 
 @dataclass(frozen=True)
 class LoggedRun:
-    """A row of a log; None for what it does not hold. A loss that is infinite diverged."""
+    """A row of a log; None for what it does not hold. A loss that is infinite diverged.
+
+    ``line`` is the whole row, which does not count where runs are compared.
+    """
 
     width: int | None = None
     depth: int | None = None
@@ -62,6 +66,7 @@ class LoggedRun:
     step: float | None = None
     run: str | None = None
     state: str | None = None
+    line: Line = dataclass_field(default_factory=dict, compare=False, repr=False)
 
     def has(self, fields: Iterable[str]) -> bool:
         """Whether the row holds all of these fields."""
@@ -110,7 +115,7 @@ def run_of(line: Line, number: int, chosen: Mapping[Field, str]) -> LoggedRun:
             )
     elif "flops" in fields and "tokens" in fields:
         fields["parameters"] = fields["flops"] / FLOPS / fields["tokens"]
-    return LoggedRun(**fields)
+    return LoggedRun(**fields, line=line)
 
 
 def _add_repeats(fields: dict[str, Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
@@ -15,6 +15,7 @@ from nfd.core.words import listed, plural, quoted
 from nfd.laws.log_columns import Field
 from nfd.laws.logged_runs import LoggedRun
 from nfd.laws.logs import Log, read_log
+from nfd.laws.run_table import RunTable, table_of
 from nfd.laws.supplies import supplies_of, with_supplies
 
 BEST = "best"
@@ -48,6 +49,7 @@ class LossRuns:
         has_rates: whether the runs were chosen among several learning rates.
         left_out: a sentence on the runs that did not end.
         supplies: what stands behind the sizes (``nfd.laws.supplies``); sizes end with it.
+        table: what the log says of the runs beside.
     """
 
     variables: tuple[str, ...]
@@ -58,6 +60,7 @@ class LossRuns:
     has_rates: bool = False
     left_out: str = ""
     supplies: tuple[str, ...] = ()
+    table: RunTable = field(default_factory=RunTable)
 
     @property
     def losses(self) -> dict[tuple[float, ...], list[float]]:
@@ -165,15 +168,17 @@ def loss_runs(log: Log, variables: tuple[str, ...], rate: float | str | None) ->
         runs = _at_rate(runs, columns, rate, notes)
     if lacking:
         notes.append(f"Left out: {plural(lacking, 'row')} without a size.")
+    rungs = _rungs(runs, columns)
     return LossRuns(
         variables,
-        _rungs(runs, columns),
+        rungs,
         f"A log of {log.recognised}",
         log.columns["loss"],
         tuple(notes),
         has_rates=rate is not None,
         left_out=log.left_out,
         supplies=supplies,
+        table=table_of(rungs, log.columns),
     )
 
 

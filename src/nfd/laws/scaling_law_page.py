@@ -202,7 +202,7 @@ def _picture(growth: Growth) -> Picture:
     first, last = _span(growth)
     variable = growth.law.law.variables[0]
     below = law_chart.residuals(
-        points, colours, allowed, {variable: first / _LEFT, "end": last}, _x(growth, title=True)
+        points, colours, {variable: first / _LEFT, "end": last}, _x(growth, title=True), allowed
     )
     largest_miss = max(abs(row["off"]) for row in points)
     key = {text: look.VARIABLES[colour] for text, colour in colours.items()}

@@ -109,6 +109,11 @@ def note_on_unread(
     ]
 
 
+def is_setting(table: Sequence[Line], name: str) -> bool:
+    """Say whether a column holds a setting or a size of runs, not their books or results."""
+    return _is_setting(table, name, ())
+
+
 def _example(names: Sequence[str]) -> str:
     """How to name the first of these columns that may be a size."""
     for name in names:

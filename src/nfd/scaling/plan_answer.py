@@ -31,12 +31,15 @@ class PlannedTraining:
         adamw_lr: under Muon, the rate of the tensors that AdamW trains.
         file: where the plan is stored; empty where it is an object of Python.
         evidence: where the rate comes from, in a sentence without a full stop.
+        optimizer: further arguments of ``make_optimizer``, as code: what the small network was
+            trained with.
     """
 
     lr: float | None = None
     adamw_lr: float | None = None
     file: str = ""
     evidence: str = ""
+    optimizer: str = ""
 
 
 def plan_answer(plan: Plan, training: PlannedTraining) -> Answer:
@@ -118,6 +121,7 @@ def _next(plan: Plan, training: PlannedTraining, base: str) -> Next:
         rates = f"lr={training.lr:.6g}"
     if training.adamw_lr is not None:
         rates += f", adamw_lr={training.adamw_lr:.6g}"
+    rates += training.optimizer
     apply = f"{load}plan.apply_(model, seed=0)"
     return Next(label, f"{apply}\noptimizer = plan.make_optimizer(model, {rates})")
 
