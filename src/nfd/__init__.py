@@ -9,7 +9,7 @@ from typing import Any
 
 import lazy_loader
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"
 
 # the names of __init__.pyi, each loaded when it is first used: PyTorch takes seconds
 _loaded, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

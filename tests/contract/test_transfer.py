@@ -83,11 +83,11 @@ def octaves(first: int, last: int) -> list[float]:
     return [2.0**k for k in range(first, last + 1)]
 
 
-def of_bowls(make_model: Any) -> nfd.Transfer:
+def of_bowls(make_model: Any, optimizer: str = "sgd", **task: Any) -> nfd.Transfer:
     """Under the rule that leaves every rate as it is."""
-    family = nfd.Family(make_model, (4, 2), "standard", "sgd")
+    family = nfd.Family(make_model, (4, 2), "standard", optimizer)
     return nfd.transfer(
-        family, nfd.Task(ONES[:3], height), [4, 16], [2], lr=(0.5, 0.7071, 1.0, 1.4142)
+        family, nfd.Task(ONES[:3], height, **task), [4, 16], [2], lr=(0.5, 0.7071, 1.0, 1.4142)
     )
 
 
@@ -113,6 +113,21 @@ def test_a_rate_that_transfers_is_told_from_one_that_does_not() -> None:
     assert steep.answer.title.startswith("A small network's rate costs too much")
     assert abs(flat.regret("standard").value) < 0.02
     assert steep.regret("standard").value > 1
+
+
+def test_the_advised_plan_has_the_optimizer_of_the_runs_and_no_more() -> None:
+    plain = of_bowls(Bowl).answer.next
+    decayed = of_bowls(Bowl, weight_decay=1e-4).answer.next
+    own = of_bowls(Bowl, make_optimizer=torch.optim.SGD).answer.next
+    assert plain is not None
+    assert decayed is not None
+    assert own is not None
+    for advised in (plain, decayed, own):
+        assert 'optimizer="sgd"' in advised.code
+    assert "weight_decay" not in plain.code
+    assert "make=" not in plain.code
+    assert "weight_decay=0.0001)" in decayed.code
+    assert "make=task.make_optimizer)" in own.code
 
 
 def along(

@@ -285,7 +285,8 @@ def test_a_page_is_grey_where_looks_fail(planned: Any, tmp_path: Path) -> None:
 
 
 def _one_group(optimizer: torch.optim.Optimizer) -> None:
-    optimizer.param_groups[1]["lr"] *= 30
+    smallest = min(optimizer.param_groups, key=lambda group: len(group["params"]))
+    smallest["lr"] *= 30
 
 
 def _one_peak(optimizer: torch.optim.Optimizer) -> None:
@@ -377,6 +378,7 @@ def test_a_loss_is_compared_only_at_steps_with_losses_of_small_networks(
     watch.state_dict()  # reads the latest loss
     page = html.unescape(nfd.run_page(watch, tmp_path / "run.html").read_text())
     assert told in watch.answer.because + page
+    assert ("Log every step to compare them (logging_steps=1" in page) == (steps > 1)
     # No band where no loss is compared with it
     assert ("12 small networks, width" in page) == told.startswith("the loss")
     is_latest = told == "the loss is below the small networks'"

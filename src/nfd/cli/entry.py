@@ -77,7 +77,8 @@ def _run(words: list[str]) -> int:
 @contextmanager
 def _only_json(command: AnsweringCommand) -> Iterator[None]:
     """With --json: what the user's code prints goes to stderr, the answer to stdout."""
-    if not getattr(command, "json", False):
+    # Commands of the paper run no code of the user's, and write their progress to stderr.
+    if not getattr(command, "json", False) or not hasattr(command, "stdout"):
         yield
         return
     command.stdout = sys.stdout

@@ -250,14 +250,9 @@ def _optimizer_of(setup: Setup) -> str:
     """Write what a task says of the optimizer as further arguments of ``make_optimizer``."""
     if not setup.has_task:
         return ""
-    task = setup.task
-    code = ""
-    if task.weight_decay:
-        code += f", weight_decay={task.weight_decay:g}"
-    if task.make_optimizer is not None:
-        code += ", make=make_optimizer"
-        if "make_optimizer" not in setup.names:
-            code = code.replace("make=", "make=task.")
+    code = setup.task.optimizer_code
+    if "make_optimizer" in setup.names:
+        code = code.replace("make=task.", "make=")
     return code
 
 

@@ -23,7 +23,7 @@ from nfd.core.checks import (
 )
 from nfd.core.errors import InputError, InputTypeError
 from nfd.core.modes import undisturbed
-from nfd.core.names import MOST, WIDEST, RuleName
+from nfd.core.names import MOST, OPTIMIZER, WIDEST, RuleName
 from nfd.core.notices import tell
 from nfd.core.tables import Remarks
 from nfd.core.words import listed, plural
@@ -42,7 +42,7 @@ from nfd.laws.regret import Regret
 from nfd.laws.rule_transfer import TOLERANCE, RuleTransfer, SearchSpent, rule_in_words
 from nfd.laws.sequential import MOST_OF_SMALL
 from nfd.laws.transfer import Transfer
-from nfd.laws.transfer_answer import growth_note
+from nfd.laws.transfer_answer import TrainedBy, growth_note
 from nfd.runs.losses import classes_last
 from nfd.runs.seeds import check_seeds_differ
 from nfd.runs.sweep import Sweep, as_sweep, upset_in
@@ -204,7 +204,19 @@ def transfer(
     notes += _ahead_note(ahead)
     if is_search:
         notes += _settings_note(answers, varying)
-    return Transfer(tuple(answers), about, score, tuple(notes), question.seconds, spent=spent)
+    is_default = family.optimizer == OPTIMIZER
+    trained_by = TrainedBy(
+        "" if is_default else f', optimizer="{family.optimizer}"', task.optimizer_code
+    )
+    return Transfer(
+        tuple(answers),
+        about,
+        score,
+        tuple(notes),
+        question.seconds,
+        spent=spent,
+        trained_by=trained_by,
+    )
 
 
 def _rules(rules: Sequence[str] | None, family: Family) -> list[str]:

@@ -39,7 +39,14 @@ from nfd.laws.rule_transfer import (
     size_in_words,
     sizes_of,
 )
-from nfd.laws.transfer_answer import Decided, Question, cost_rows, growth_note
+from nfd.laws.transfer_answer import (
+    AS_BY_DEFAULT,
+    Decided,
+    Question,
+    TrainedBy,
+    cost_rows,
+    growth_note,
+)
 from nfd.report.shown import Shown
 
 if TYPE_CHECKING:
@@ -75,6 +82,7 @@ class Transfer(Shown):
         spent: what a search took; None for a grid or a log.
         is_log: whether the runs are from a log.
         has_guess: whether the loss of a diverged run was given.
+        trained_by: the optimizer of the runs, as code of the plan that is advised.
     """
 
     rules: tuple[RuleTransfer, ...]
@@ -85,6 +93,7 @@ class Transfer(Shown):
     is_log: bool = False
     has_guess: bool = True
     spent: SearchSpent | None = None
+    trained_by: TrainedBy = AS_BY_DEFAULT
 
     # Names of 0.3.
     law = OldName("nfd.fit_rate_law returns laws", lambda transfer: None)
@@ -224,7 +233,10 @@ class Transfer(Shown):
     @cached_property
     def decided(self) -> Decided:
         """The decision, and what to run next."""
-        return Question(self.rules, self.is_log, self.has_guess, self.seconds, self.spent).decided()
+        question = Question(
+            self.rules, self.is_log, self.has_guess, self.seconds, self.spent, self.trained_by
+        )
+        return question.decided()
 
     @property
     def _runs(self) -> str:

@@ -80,6 +80,16 @@ class Advice:
         return Next(self.label, self.python)
 
 
+class TrainedBy(NamedTuple):
+    """Further arguments, as code, of what makes an optimizer as the runs had it."""
+
+    plan: str = ""
+    optimizer: str = ""
+
+
+AS_BY_DEFAULT = TrainedBy()
+
+
 class Decided(NamedTuple):
     """An answer without its table, and the advice in it."""
 
@@ -97,6 +107,7 @@ class Question:
         has_guess: whether progress counts from a loss that is known.
         seconds: of one training on average; not-a-number where nobody says.
         spent: what a search took; None for a grid or a log.
+        trained_by: the optimizer of the runs.
     """
 
     rules: Sequence[RuleTransfer]
@@ -104,6 +115,7 @@ class Question:
     has_guess: bool
     seconds: float
     spent: SearchSpent | None = None
+    trained_by: TrainedBy = AS_BY_DEFAULT
 
     @property
     def sizes(self) -> list[Size]:
@@ -173,9 +185,10 @@ class Question:
             options["--rule"] = (best.rule,)
         return Advice(
             "Next: plan the size that you train, such as",
-            f"plan = nfd.plan(model, {small}, make_model=make_model{rule}, "
+            f"plan = nfd.plan(model, {small}, make_model=make_model{rule}{self.trained_by.plan}, "
             "sample=nfd.Task(batches).sample)\n"
-            f"plan.apply_(model, seed=0); optimizer = plan.make_optimizer(model, lr={rate})",
+            "plan.apply_(model, seed=0); optimizer = "
+            f"plan.make_optimizer(model, lr={rate}{self.trained_by.optimizer})",
             options,
             "plan",
         )

@@ -365,6 +365,7 @@ _QUANTITIES = {
     "function_update": "RMS change of the network's output",
     "update_to_weight": "largest change of the weights",
     "alignment": "alignment of the last update",
+    "rate": "learning rate",
 }
 
 

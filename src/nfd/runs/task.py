@@ -206,6 +206,14 @@ class Task:
             init_scale=init_scale,
         )
 
+    @property
+    def optimizer_code(self) -> str:
+        """Further arguments of ``plan.make_optimizer``, as code: what trials are trained with."""
+        code = f", weight_decay={self.weight_decay:g}" if self.weight_decay else ""
+        if self.make_optimizer is not None:
+            code += ", make=task.make_optimizer"
+        return code
+
     def _checked_decay(self) -> float | None:
         """Return the decay as it was given, None where ``make_optimizer`` decides."""
         if self.weight_decay is None and self.make_optimizer is not None:

@@ -31,6 +31,9 @@ class Cause(StrEnum):
     DECAY = "decay"
     ALL_RATES = "all-rates"
     FROZEN = "frozen"
+    STOPPED = "stopped"
+    JUMP = "jump"
+    RISE = "rise"
     START = "start"
     RATE = "rate"
     CHANGE = "change"
@@ -105,7 +108,7 @@ class Words:
         remedy: what to do, in sentences.
         one, several: as a title, for one layer and for several; ``{count}`` is their number,
             ``{large}`` and ``{much}`` say on which side of their bands they are. Empty where a
-            cause is of the whole network.
+            cause is of the whole network. ``{reason}`` is that of the alert.
         of_all: as a title, for the whole network, if the reason does not say it; ``{meter}`` is
             the meter.
         short, shorts: the same in a list of causes, if that is shorter.
@@ -156,6 +159,29 @@ WORDS: dict[Cause, Words] = {
         several="{count} layers do not train",
         named="{layer} does not train",
         seen="Weights have hardly changed since step {since}.",
+    ),
+    Cause.STOPPED: Words(
+        "the layer has not changed since an earlier look",
+        "Look whether it gets gradients, and whether the optimizer steps it.",
+        one="{count} layer has not changed since step {since}",
+        several="{count} layers have not changed since step {since}",
+        named="{layer} has not changed since step {since}",
+        seen="The weights are the same, bit by bit, since step {since}; before, they trained.",
+    ),
+    Cause.JUMP: Words(
+        "jumped within one look",
+        "Go back to a checkpoint before the jump, and look at what wrote the weights then, such as "
+        "a callback or loaded weights. No learning rate moves one layer so far at once.",
+        one="{count} layer {reason}",
+        several="{count} layers {reason}",
+        named="{layer} {reason}",
+        seen="The weights changed more than threefold between two looks, and not before or after.",
+    ),
+    Cause.RISE: Words(
+        "the learning rate rose",
+        "Look at the schedule, and at what sets the rates of the optimizer; go back to a "
+        "checkpoint before this step. If you raised it on purpose, train on.",
+        seen="In one step it rose above all earlier rates and the peak of its schedule.",
     ),
     Cause.START: Words(
         "the initial weights of the layer are not the plan's",
@@ -345,6 +371,7 @@ class Fault:
             large=large,
             much=much,
             meter=in_words(self.alerts[0].meter),
+            reason=self.alerts[0].reason,
             since=self.since,
             step=self.step,
         )
@@ -403,10 +430,15 @@ def _fault(alerts: Iterable[Alert], times_of: Callable[[Alert], float]) -> Fault
 
 def measured(value: float, band: Band | None) -> str:
     """Write a value and what was expected: ``0, expected 0.18 (95 %: 0.13 to 0.26)``."""
-    shown = number(value, 3)
+    shown = value_in_words(value)
     if band is None:
         return shown
     return f"{shown}, expected {expected(band)}"
+
+
+def value_in_words(value: float) -> str:
+    """Write a value that was read: ``0.18``, or ``NaN``, which is read as well."""
+    return "NaN" if math.isnan(value) else number(value, 3)
 
 
 def expected(band: Band, *, level: str = "95 %: ") -> str:

@@ -178,13 +178,16 @@ def _lasting(look: _Snapshot) -> list[_Judged]:
 # In the order in which they are tried: a layer has the first cause that its rows show. Causes with
 # ``_by_no_band`` have another evidence: numbers that are not finite (BROKEN), RateCheck and
 # init_check (OPTIMIZER, START), a verified learning rate (CHANGE), a forecast (LOSS), and
-# ``nfd.watch.signs`` (EXPLODING, DEAD, ROUNDING, SPIKE).
+# ``nfd.watch.signs`` (STOPPED, JUMP, RISE, EXPLODING, DEAD, ROUNDING, SPIKE).
 EVIDENCE: dict[Cause, Callable[[_Snapshot], list[_Judged]]] = {
     Cause.BROKEN: _by_no_band,
     Cause.OPTIMIZER: _by_no_band,
     Cause.DECAY: _Snapshot.shrunk,
     Cause.ALL_RATES: _Snapshot.together,
     Cause.FROZEN: _frozen,
+    Cause.STOPPED: _by_no_band,
+    Cause.JUMP: _by_no_band,
+    Cause.RISE: _by_no_band,
     Cause.START: _by_no_band,
     Cause.RATE: _changed,
     Cause.CHANGE: _by_no_band,
@@ -236,10 +239,12 @@ class Alarm:
         verified: what is known not to be the cause.
         only_frozen: whether sizes of changes show nothing, as under another schedule, so that only
             layers that do not train beside others are judged, and numbers that are not finite.
+        explained: layers that stopped or jumped: what they and others do later may follow from it.
     """
 
     verified = Verified()
     only_frozen = False
+    explained: frozenset[str] = frozenset()
     ladder: Ladder | None = None
 
     def __init__(self, bands: Bands) -> None:
@@ -276,10 +281,16 @@ class Alarm:
         """
         if (alert.cause, alert.layer) in self._raised:
             return False
+        if alert.layer is not None and self._is_explained(alert.layer):
+            return False
         was_raised_of_all = any(layer is None for _, layer in self._raised)
         # No cause of the whole network explains that a layer does not train.
         may_follow = alert.layer is not None and alert.cause is not Cause.FROZEN
         return not (was_raised_of_all and may_follow)
+
+    def _is_explained(self, layer: str) -> bool:
+        """Whether it is a layer that stopped or jumped, or a block with such a layer."""
+        return any(f"{other}.".startswith(f"{layer}.") for other in self.explained)
 
     def band(self, row: WatchRow) -> Band | None:
         """The band of a row; None where the ladder lacks the meter, the layer or the step."""
@@ -314,12 +325,12 @@ class Alarm:
             if evidence and cause in _OF_ALL:
                 # Once a cause was raised, it explains what all layers do later. Weight decay is the
                 # exception: it is raised whatever was raised before.
-                if self._raised and cause is not Cause.DECAY:
+                if (self._raised or self.explained) and cause is not Cause.DECAY:
                     return []
                 first = evidence[0]
                 alert = _alert(first.row, cause, first.band, first.since, None)
                 return [self._without_verified_rates(alert)]
-            is_explained = bool(named or self._raised)
+            is_explained = bool(named or self._raised or self.explained)
             if cause is Cause.UNKNOWN and is_explained:
                 continue
             of_cause = {j.row.layer: (j, cause) for j in evidence}

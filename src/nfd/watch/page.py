@@ -44,9 +44,9 @@ def run_page(watch: Watch, path: str | Path, *, title: str = "A training") -> Pa
     """Write the page of a training run, which opens offline and follows the run.
 
     It begins with the answer of the watch, the loss, one card for each cause of alerts, and the
-    worst layers; all other readings are folded. Call it after every look; drawing takes some 60
-    milliseconds a chart. The file is replaced as a whole, and a browser that shows it reads it
-    again every half a minute.
+    worst layers; all other readings are folded. Call it at alerts, at looks that become rarer, and
+    at the end, as drawing takes some 60 milliseconds a chart. The file is replaced as a whole, and
+    a browser that shows it reads it again every half a minute.
 
     Args:
         watch: of the training.
@@ -203,7 +203,9 @@ def _layers(
         paragraphs = []
         if meter in METERS_OF_LAYERS:
             paragraphs.append(f"{METERS_OF_LAYERS[meter]}.")
-        yield replace(figure_section(meter, charts), paragraphs=paragraphs)
+        title = quantity_in_words(meter)
+        title = title[:1].upper() + title[1:]
+        yield replace(figure_section(title, charts), paragraphs=paragraphs)
 
 
 def _blocks_by_depth(rows: Sequence[WatchRow]) -> dict[float, int]:
@@ -271,7 +273,7 @@ def _judged(
     before: list[Row],
 ) -> Finding:
     """The chart of a meter: in its colour, or grey where nothing is judged."""
-    title = f"{series.meter} of {name_of(series, rows)}"
+    title = f"{quantity_in_words(series.meter)} of {name_of(series, rows)}"
     caption = _outside(watch, rows)
     if any("low" in point for point in points):
         return Finding("", title, "", points, axes, caption, references=before)

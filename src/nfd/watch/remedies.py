@@ -16,17 +16,21 @@ from nfd.scaling.base_group import OF_MATRICES, SCALE
 from nfd.scaling.kept_rates import FIRST, PEAK, adds_to_rates
 from nfd.scaling.model import modules
 from nfd.watch.alerts import Cause, Fault
+from nfd.watch.signs import STEADY_REMEDY
 
 if TYPE_CHECKING:
     from nfd.watch.watch import Watch
 
 # Layers that are named in the code of one fault
 _NAMED = 2
+# Rows that code prints
+_ROWS = 8
 # Layers that code lists by their names, at most
 _LISTED = 12
 # A fault that was there within so many looks was there from the start.
 _FIRST_LOOKS = 2
 _LOOK = "Look for the cause"
+_STILL = {Cause.FROZEN, Cause.STOPPED}
 _BACK = {Cause.BROKEN, Cause.EXPLODING, Cause.SPIKE}
 # What a training is given comes before what follows from it: activations, gradients, the loss.
 _ROOTS_FIRST = (
@@ -34,7 +38,10 @@ _ROOTS_FIRST = (
     Cause.RATE,
     Cause.START,
     Cause.ALL_RATES,
+    Cause.RISE,
+    Cause.JUMP,
     Cause.FROZEN,
+    Cause.STOPPED,
     Cause.ROUNDING,
     Cause.DECAY,
     Cause.MULTIPLIER,
@@ -65,10 +72,10 @@ def _order(fault: Fault) -> tuple[bool, int]:
 
 
 def _label(watch: Watch, faults: Sequence[Fault], root: Fault, lines: Sequence[str]) -> str:
-    why = _why_frozen(watch, root) if root.cause is Cause.FROZEN else ""
+    why = _why_frozen(watch, root) if root.cause in _STILL else ""
     then = _what_then(watch, faults, root)
     # Code that only prints mends nothing.
-    if "fix it" in then and all(line.startswith("print(") for line in lines):
+    if "fix it" in then and all(line.startswith(("print(", "rows =")) for line in lines):
         reads_gradients = any(".grad" in line for line in lines)
         then = "Look for the cause, after loss.backward()" if reads_gradients else _LOOK
     return f"{why}{then}"
@@ -95,6 +102,16 @@ def _what_then(watch: Watch, faults: Sequence[Fault], root: Fault) -> str:
         return "Stop, compare its factors, hooks and gains with another block's, and start again"
     if cause is Cause.LOSS:
         return f"Compare with the steps before {since:,}"
+    if cause is Cause.RISE:
+        return f"Compare with the schedule, and go back to a checkpoint before step {since:,}"
+    # At this look all was as it should be.
+    if cause is Cause.JUMP:
+        return f"Go back to a checkpoint of step {since:,} or before, and see what wrote the layer"
+    if cause is Cause.STOPPED:
+        return f"Stop, fix it, and go on from a checkpoint of step {since:,} or before"
+    if cause is Cause.BROKEN and since > watch.every and root.alerts[0].meter != "loss":
+        before = since - watch.every
+        return f"Stop, fix it, and go on from a checkpoint of step {before:,} or before"
     if since > _FIRST_LOOKS * watch.every:
         return f"Stop, fix it, and go on from a checkpoint before step {since:,}"
     if cause in _BACK:
@@ -105,7 +122,7 @@ def _what_then(watch: Watch, faults: Sequence[Fault], root: Fault) -> str:
 def _code_of(watch: Watch, fault: Fault) -> list[str]:
     """The code for one fault, a line for every layer that it names."""
     cause = fault.cause
-    if cause is Cause.FROZEN:
+    if cause in _STILL:
         return _frozen(watch, fault)
     if cause is Cause.START:
         return ["plan.apply_(model, seed=0)  # after all else that initialises the model"]
@@ -117,18 +134,34 @@ def _code_of(watch: Watch, fault: Fault) -> list[str]:
         return [_each_group('group["weight_decay"] /= 10')]
     if cause is Cause.MULTIPLIER:
         return _beside_another(watch, fault)
+    if cause is Cause.JUMP:
+        return _latest_rows(fault)
     if cause is Cause.ROUNDING:
         return ["model.float()  # 16 bits only to compute: with torch.autocast(...)"]
+    if cause is Cause.RISE:
+        return ['print([group["lr"] for group in optimizer.param_groups][:8])']
+    if cause is Cause.BROKEN and fault.remedy.startswith(STEADY_REMEDY):
+        return ["torch.autograd.set_detect_anomaly(True)  # names the operation; slow"]
     if cause in (Cause.BROKEN, Cause.EXPLODING, Cause.DEAD, Cause.SPIKE):
         return [_each_group('group["lr"] /= 2')]
     if cause is Cause.CHANGE and fault.layers:
         parameters = _place_of(watch.module, fault.layers[0]).all_parameters
         # Frozen parameters have no gradient, and after ``zero_grad`` none has.
-        return [f"print([p.grad.norm() for p in {parameters} if p.grad is not None])"]
-    meter = fault.alerts[0].meter
+        shown = "(p.requires_grad, p.grad is not None and p.grad.norm())"
+        return [f"print([{shown} for p in {parameters}])"]
     if cause is Cause.LOSS:
         return ["print(watch.losses)"]
-    return [f"print([row for row in watch.rows if row.meter == {meter!r}])"]
+    return _latest_rows(fault)
+
+
+def _latest_rows(fault: Fault) -> list[str]:
+    """Print the latest values of the layer that is furthest off, step by step."""
+    first = fault.alerts[0]
+    series = f"({first.meter!r}, {first.layer!r})"
+    return [
+        f"rows = [row for row in watch.rows if (row.meter, row.layer) == {series}]",
+        f"print([(row.step, row.value) for row in rows[-{_ROWS}:]])",
+    ]
 
 
 def _each_group(change: str) -> str:

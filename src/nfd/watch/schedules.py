@@ -20,6 +20,7 @@ from statistics import median_low
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from nfd.core.words import number
 from nfd.scaling.base_group import OF_MATRICES, SCALE
@@ -66,11 +67,54 @@ class LatestRate:
     def __init__(self) -> None:
         self.rate: Rate | None = None
         self.is_due = True
+        # The rate of the latest step, until it is taken
+        self._untaken: Rate | None = None
 
     def note(self, optimizer: torch.optim.Optimizer) -> None:
         """Note the rate of a step if a look follows it: a rate may lie on an accelerator."""
+        is_read_at_once = not any(
+            isinstance(group.get("lr"), Tensor) for group in optimizer.param_groups
+        )
+        if not self.is_due and not is_read_at_once:
+            return
+        rate = rate_of(optimizer)
         if self.is_due:
-            self.rate = rate_of(optimizer)
+            self.rate = rate
+        if is_read_at_once:
+            self._untaken = rate
+
+    def taken(self) -> Rate | None:
+        """The rate of the step since the last call; None without a step, or on an accelerator."""
+        rate = self._untaken
+        self._untaken = None
+        return rate
+
+
+class Rises:
+    """Finds a step at which the learning rate rises above all that its schedule foresees.
+
+    It rises so where it is ``_SAME`` times the rate of the step before, of every earlier step, and
+    of the peak that the scheduler says; and where the rate did not rise a step before, as in a
+    warm-up. Where no scheduler says a peak, the rate must have fallen before: who trains at a low
+    rate first, and then by hand at the full one, warms up.
+    """
+
+    def __init__(self) -> None:
+        # Of the two latest steps, and the largest so far
+        self.latest: list[float] = []
+        self.largest = 0.0
+
+    def times(self, rate: Rate) -> float | None:
+        """Note the rate of a step: how many times the one before it is, where it rises so."""
+        latest = self.latest
+        self.latest = [*latest, rate.now][-2:]
+        top = max(self.largest, rate.peak)
+        has_fallen = bool(latest) and latest[-1] < self.largest
+        self.largest = max(self.largest, rate.now)
+        if len(latest) < 2 or latest[1] <= 0 or latest[1] > latest[0]:
+            return None
+        rises = rate.now > _SAME * latest[1] and rate.now > _SAME * top
+        return rate.now / latest[1] if rises and (rate.peak or has_fallen) else None
 
 
 @dataclass(frozen=True)
@@ -84,7 +128,9 @@ class Difference:
 
     def __str__(self) -> str:
         """Say in a clause how the rates differ: ``your learning rate has fallen to ...``."""
-        if self.share >= _AT_PEAK:
+        if self.share > 1 / _AT_PEAK:
+            of_run = f"your learning rate was {number(self.share, 2)} times its peak"
+        elif self.share >= _AT_PEAK:
             of_run = "your learning rate stayed at its peak"
         elif self.has_fallen:
             of_run = f"your learning rate has fallen to {number(self.share, 2)} of its peak"

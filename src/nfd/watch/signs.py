@@ -11,6 +11,14 @@ With ``z`` the input of a layer on the sample, of features in which every row is
   and so is what never varied.
 - **frozen**: a matrix that requires gradients, and on which the outputs depend, was the same at two
   looks while other matrices changed; or none has changed since the start.
+- **stopped**: a matrix that trained is the same, bit for bit, as at the look before, while others
+  changed. At once where it no longer requires gradients; at two looks where it has a gradient and
+  its learning rate has not fallen; at ``_WITHOUT_GRADIENT`` looks where it has none, as an expert
+  without tokens.
+- **jump**: between two looks, the norm of a matrix changed ``_JUMPED`` times, and its logarithm
+  ``_BEYOND_USUAL`` times as much as in any of three intervals before, in which the matrix trained;
+  and a look later it does not go on in this direction. No optimizer does this to one matrix.
+- **rise**: see ``nfd.watch.schedules.Rises``.
 - **rounding**: the weights have 16 bits, and a step left more than ``_LOST`` of the entries that
   had a gradient as they were, at two looks, at a learning rate that is not the end of a schedule.
   Steps of PyTorch's optimizers below half of the distance of two numbers are lost; other optimizers
@@ -26,7 +34,7 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from statistics import median
 from typing import Any
@@ -36,6 +44,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from nfd.core.estimates import rms
+from nfd.core.words import number
 from nfd.families.member import Member
 from nfd.meters.reading import WatchRow
 from nfd.meters.updates import Baseline, Calls, Pass, copies, layers_of, quiet
@@ -43,6 +52,7 @@ from nfd.scaling.model import TensorInfo, modules, tensors, whole
 from nfd.scaling.samples import outputs_of
 from nfd.watch.alerts import WORDS, Alert, Cause
 from nfd.watch.bands import CHANGE
+from nfd.watch.schedules import Rate, Rises
 
 _EXPLODED = 100.0
 _RISE = 4.0
@@ -56,6 +66,8 @@ _LOST = 0.8
 _FULL_RATE = 0.1
 # How many looks
 _TWICE = 2
+# The meter of the norm of a matrix over its initial norm
+WEIGHT = "weight"
 # How many bytes a number of 16 bits has
 _BYTES = 2
 # What is initialised to zero gets no gradient at the first step, and schedules may begin there.
@@ -66,6 +78,25 @@ _LASTS = 3
 _NOISES = 8.0
 _BEYOND_LARGEST = 1.5
 _OF_PROGRESS = 0.1
+_WITHOUT_GRADIENT = 4
+_JUMPED = 3.0
+_BEYOND_USUAL = 4.0
+# How many intervals between looks show what is usual
+_USUAL = 3
+# What may go on after a jump, as a share of it
+_GOES_ON = 0.25
+# The least norm over the initial one, whose logarithm is taken
+_NEAR_ZERO = 1e-6
+# At such a share of its size before, a matrix is said to be near zero.
+_SAID_TO_BE_ZERO = 0.2
+_LOOK_AT_EACH = "From there, a watch with every=1 names the tensor in which it begins."
+# Losses that show whether a training was steady, and how many it takes
+_STEADY_WINDOW = 10
+_STEADY_LEAST = 5
+STEADY_REMEDY = (
+    "The loss was steady before, which it is not where the learning rate is too high. Go back to a "
+    "checkpoint before this step; look at the batches since then, and at divisions and roots."
+)
 # The least noise of losses, as a share of the loss
 _LEAST_NOISE = 0.01
 _OUTPUTS = "the outputs"
@@ -77,6 +108,52 @@ class Input:
 
     size: float
     varying: int
+
+
+@dataclass
+class _Sizes:
+    """The norm of a matrix over its initial norm, look by look.
+
+    Attributes:
+        step, size: of the latest look.
+        usual: by how much the logarithm of the size changed in the intervals before.
+        jump: of the latest interval, where it may be a jump; 0 otherwise.
+        before: the step and the size before that interval.
+    """
+
+    step: int = 0
+    size: float = 1.0
+    usual: list[float] = field(default_factory=list)
+    jump: float = 0.0
+    before: tuple[int, float] = (0, 1.0)
+
+    def note(self, step: int, size: float) -> str:
+        """Note the size at a look; say the jump of the interval before it, or nothing."""
+        size = max(size, _NEAR_ZERO)
+        change = math.log(size / self.size)
+        says = ""
+        if self.jump and change * math.copysign(1.0, self.jump) <= _GOES_ON * abs(self.jump):
+            says = self._in_words()
+        usual = self.usual[-_USUAL:]
+        is_usual = len(usual) < _USUAL or not min(usual)
+        if is_usual or abs(change) < max(math.log(_JUMPED), _BEYOND_USUAL * max(usual)):
+            self.jump = 0.0
+        else:
+            self.jump = change
+            self.before = self.step, self.size
+        self.usual = [*usual, abs(change)][-_USUAL:]
+        self.step = step
+        self.size = size
+        return says
+
+    def _in_words(self) -> str:
+        """``jumped between steps 70 and 75 (weights near zero)``."""
+        step, size = self.before
+        ratio = self.size / size
+        now = f"weights {number(ratio, 2)} times as large"
+        if ratio < _SAID_TO_BE_ZERO:
+            now = "weights near zero"
+        return f"jumped between steps {step:,} and {self.step:,} ({now})"
 
 
 class Signs:
@@ -98,9 +175,30 @@ class Signs:
         # Matrices of 16 bits before the step that a look follows
         self._before: dict[str, Tensor] = {}
         self._changes: dict[str, float] = {}
+        # The same of layers that require no gradients, too
+        self._last: dict[str, float] = {}
         # How many looks in a row show a sign
         self._counts: dict[tuple[Cause, str], int] = {}
         self._largest_rate = 0.0
+        # By layer: the step of the first look with its present weights, and whether it required
+        # gradients when it changed
+        self._same_since: dict[str, int] = {}
+        self._trained = set[str]()
+        # The largest learning rate so far, by layer
+        self._rates: dict[str, float] = {}
+        self._norms: dict[str, _Sizes] = {}
+        self._rises = Rises()
+
+    def rate(self, step: int, rate: Rate) -> list[Alert]:
+        """Judge the learning rate of a step, which may be no look."""
+        times = self._rises.times(rate)
+        if times is None or any(alert.cause is Cause.RISE for alert in self.alerts):
+            return []
+        alert = _alert(Cause.RISE, step, "rate", None, rate.now)
+        reason = f"the learning rate rose {number(times, 2)} times at step {step:,}"
+        new = [replace(alert, reason=reason)]
+        self.alerts += new
+        return new
 
     # ---- a look
 
@@ -155,10 +253,12 @@ class Signs:
         seen: Pass,
         inputs: Mapping[str, Input],
         optimizers: Sequence[torch.optim.Optimizer],
+        losses: Mapping[int, float],
     ) -> list[Alert]:
         """Judge one look.
 
         Args:
+            losses: of the training so far, by step.
             rows: the rows of the look.
             seen, inputs: what they were read from, as ``read`` returned it.
             optimizers: those that step the model, as far as they are known.
@@ -171,15 +271,18 @@ class Signs:
         sizes = self._sizes_of(seen, inputs)
         rounded = self._rounded(step, infos, optimizers)
         is_rounded = bool(rounded) or any(alert.cause is Cause.ROUNDING for alert in self.alerts)
+        # First what compares this look with the one before, which ``_frozen`` forgets.
+        stopped = self._stopped(step, rows, infos, seen, optimizers)
         frozen = self._frozen(step, rows, infos, seen)
         shown = [
-            *self._broken(rows),
+            *self._broken(rows, infos, losses),
+            *self._jumps(rows),
             *self._exploding(step, sizes),
             *self._dead(step, inputs),
             *rounded,
         ]
         if not is_rounded:
-            shown += frozen
+            shown += [*stopped, *frozen]
         start, *earlier = self._sizes
         self._sizes = [start, *[*earlier, sizes][-_TWICE:]]
         raised = {(alert.cause, alert.layer) for alert in self.alerts}
@@ -187,11 +290,44 @@ class Signs:
         self.alerts += new
         return new
 
-    def _broken(self, rows: Sequence[WatchRow]) -> list[Alert]:
+    def _broken(
+        self,
+        rows: Sequence[WatchRow],
+        infos: Mapping[str, TensorInfo],
+        losses: Mapping[int, float],
+    ) -> list[Alert]:
+        """One alert of the first number that is not finite; it names the first such tensor."""
+        row = next((row for row in rows if not math.isfinite(row.value)), None)
+        if row is None:
+            return []
+        alert = _alert(Cause.BROKEN, row.step, row.meter, None, row.value)
+        broken = [name for name, t in infos.items() if not _is_finite(t.parameter)]
+        if len(broken) == 1:
+            alert = replace(alert, reason=f"{alert.reason}, first the tensor {broken[0]}")
+        elif len(broken) == len(infos):
+            # In which it began is not seen any more.
+            alert = replace(alert, reason=f"{alert.reason}: all {len(infos)} tensors by then")
+        elif broken:
+            counted = f"{len(broken)} of {len(infos)} tensors, first {broken[0]}"
+            alert = replace(alert, reason=f"{alert.reason}: {counted}")
+        if was_steady([loss for _, loss in sorted(losses.items())]):
+            alert = replace(alert, remedy=STEADY_REMEDY)
+        if len(broken) > 1:
+            alert = replace(alert, remedy=f"{alert.remedy} {_LOOK_AT_EACH}")
+        return [alert]
+
+    def _jumps(self, rows: Sequence[WatchRow]) -> list[Alert]:
+        """The matrices whose norm jumped between the two looks before, and stays."""
+        alerts = []
         for row in rows:
-            if not math.isfinite(row.value):
-                return [_alert(Cause.BROKEN, row.step, row.meter, row.layer, row.value)]
-        return []
+            if row.meter != WEIGHT or not row.layer or not math.isfinite(row.value):
+                continue
+            sizes = self._norms.setdefault(row.layer, _Sizes())
+            said = sizes.note(row.step, row.value)
+            if said:
+                alert = _alert(Cause.JUMP, row.step, WEIGHT, row.layer, row.value)
+                alerts.append(replace(alert, reason=said, since=sizes.before[0]))
+        return alerts
 
     def _exploding(self, step: int, sizes: Mapping[str, float]) -> list[Alert]:
         """Name the first place along the network that explodes, once: what comes after follows."""
@@ -281,9 +417,51 @@ class Signs:
             return [replace(alert, reason="no layer trains")]
         alerts = []
         for layer in self._changes:
-            lasts = self._lasts(Cause.FROZEN, layer, shows=layer in still)
+            never_trained = layer in still and layer not in self._trained
+            lasts = self._lasts(Cause.FROZEN, layer, shows=never_trained)
             if lasts and step >= _LEAST_STEPS and self._matters(infos[trained[layer]], seen):
                 alerts.append(_alert(Cause.FROZEN, step, CHANGE, layer, changes[layer]))
+        return alerts
+
+    def _stopped(
+        self,
+        step: int,
+        rows: Sequence[WatchRow],
+        infos: Mapping[str, TensorInfo],
+        seen: Pass,
+        optimizers: Sequence[torch.optim.Optimizer],
+    ) -> list[Alert]:
+        """The matrices that trained, and are the same since a look before."""
+        rates = _rates_of(optimizers)
+        names = {layer: name for name, layer in self.layers.items()}
+        changes = {row.layer: row.value for row in rows if row.meter == CHANGE and row.layer}
+        moved = {layer for layer in changes if changes[layer] != self._last.get(layer, 0.0)}
+        earlier = self._same_since
+        self._same_since = dict.fromkeys(moved, step)
+        self._last = changes
+        alerts = []
+        for layer in changes:
+            parameter = infos[names[layer]].parameter
+            rate = rates.get(id(parameter))
+            has_fallen = rate is not None and rate <= _FULL_RATE * self._rates.get(layer, 0.0)
+            self._rates[layer] = max(self._rates.get(layer, 0.0), rate or 0.0)
+            if layer in moved:
+                if parameter.requires_grad:
+                    self._trained.add(layer)
+                self._counts[Cause.STOPPED, layer] = 0
+                continue
+            if layer not in self._trained:
+                continue
+            since = earlier.get(layer, step)
+            self._same_since[layer] = since
+            # Where all rest, none was stepped, as between the steps of accumulated gradients.
+            if not moved or has_fallen:
+                continue
+            count = self._counts.get((Cause.STOPPED, layer), 0) + 1
+            self._counts[Cause.STOPPED, layer] = count
+            if count >= _patience(parameter) and self._matters(infos[names[layer]], seen):
+                alert = _alert(Cause.STOPPED, step, CHANGE, layer, changes[layer])
+                alerts.append(replace(alert, since=since, remedy=_why_stopped(parameter, rates)))
         return alerts
 
     @torch.no_grad()
@@ -322,6 +500,12 @@ class Signs:
             "changes": self._changes,
             "counts": [[cause.value, name, count] for (cause, name), count in self._counts.items()],
             "largest_rate": self._largest_rate,
+            "last": self._last,
+            "same_since": self._same_since,
+            "trained": sorted(self._trained),
+            "rates": self._rates,
+            "norms": {layer: asdict(sizes) for layer, sizes in self._norms.items()},
+            "rises": [self._rises.latest, self._rises.largest],
             "alerts": [
                 asdict(alert) | {"cause": alert.cause.value, "tensors": []} for alert in self.alerts
             ],
@@ -337,6 +521,19 @@ class Signs:
         self._changes = dict(state["changes"])
         self._counts = {(Cause(cause), name): int(count) for cause, name, count in state["counts"]}
         self._largest_rate = float(state["largest_rate"])
+        # States of earlier versions lack these.
+        self._last = dict(state.get("last", {}))
+        self._same_since = dict(state.get("same_since", {}))
+        self._trained = set(state.get("trained", ()))
+        self._rates = dict(state.get("rates", {}))
+        self._norms = {
+            layer: _Sizes(**{**sizes, "before": tuple(sizes["before"])})
+            for layer, sizes in state.get("norms", {}).items()
+        }
+        self._rises = Rises()
+        latest, largest = state.get("rises", ([], 0.0))
+        self._rises.latest = list(latest)
+        self._rises.largest = float(largest)
         self.alerts = [
             Alert(**{**alert, "cause": Cause(alert["cause"]), "tensors": ()})
             for alert in state["alerts"]
@@ -351,6 +548,50 @@ def _input_of(t: TensorInfo, z: Tensor) -> Input:
     size = rms(features)
     spread = features.float().amax(0) - features.float().amin(0)
     return Input(size, int((spread > _LEAST_SPREAD * size).sum()))
+
+
+def _is_finite(parameter: Tensor) -> bool:
+    return bool(whole(parameter.detach()).isfinite().all())
+
+
+def was_steady(losses: Sequence[float]) -> bool:
+    """Whether losses end as those of a training that does not diverge: not at their largest."""
+    finite = [loss for loss in losses if math.isfinite(loss)][-_STEADY_WINDOW:]
+    return len(finite) >= _STEADY_LEAST and finite[-1] < max(finite)
+
+
+def _rates_of(optimizers: Sequence[torch.optim.Optimizer]) -> dict[int, float]:
+    """The learning rate of every parameter, by its identity."""
+    rates = dict[int, float]()
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            rates |= {id(p): float(group.get("lr") or 0.0) for p in group["params"]}
+    return rates
+
+
+def _has_gradient(parameter: nn.Parameter) -> bool:
+    return parameter.grad is not None and bool((whole(parameter.grad) != 0).any())
+
+
+def _patience(parameter: nn.Parameter) -> int:
+    """At how many looks in a row weights must be the same."""
+    if not parameter.requires_grad:
+        return 1
+    return _TWICE if _has_gradient(parameter) else _WITHOUT_GRADIENT
+
+
+def _why_stopped(parameter: nn.Parameter, rates: Mapping[int, float]) -> str:
+    """What keeps a tensor from training, and what to do."""
+    if not parameter.requires_grad:
+        return (
+            "It requires no gradients any more: set requires_grad=True again, unless you froze it "
+            "on purpose."
+        )
+    if rates and id(parameter) not in rates:
+        return "The optimizer lacks it: put it back, unless you took it out on purpose."
+    if not _has_gradient(parameter):
+        return "It gets no gradients: look for a detach, a branch not taken, or dead inputs."
+    return "It has gradients: look for what keeps the optimizer from stepping it."
 
 
 def _share_lost(parameter: Tensor, before: Tensor) -> float:
@@ -392,7 +633,10 @@ class LossSigns:
         if not math.isfinite(loss):
             was_broken = self._is_broken
             self._is_broken = True
-            return None if was_broken else _alert(Cause.BROKEN, step, "loss", None, loss)
+            alert = _alert(Cause.BROKEN, step, "loss", None, loss)
+            if was_steady([*self._window]) and not self._high:
+                alert = replace(alert, remedy=STEADY_REMEDY)
+            return None if was_broken else alert
         if len(self._window) < _LEAST_LOSSES or loss <= self._limit():
             self._high = []
             self._window.append(loss)

@@ -16,7 +16,16 @@ from nfd.core.words import alike, number, plural
 from nfd.meters.meter import quantity_in_words
 from nfd.meters.reading import WatchRow, at_steps, steps_of
 from nfd.scaling.model import numberless
-from nfd.watch.alerts import Alert, Cause, Deviation, Fault, expected, faults_of, times_off
+from nfd.watch.alerts import (
+    Alert,
+    Cause,
+    Deviation,
+    Fault,
+    expected,
+    faults_of,
+    times_off,
+    value_in_words,
+)
 from nfd.watch.bands import ALERTS, Band
 from nfd.watch.remedies import next_of
 from nfd.watch.watch import outside, remarks_of
@@ -185,7 +194,8 @@ def _why_uncompared(watch: Watch) -> str:
     if watch.has_mean_losses:
         return (
             "Not compared: the logged losses are means over several steps, the small networks' are "
-            "of single steps."
+            "of single steps. Log every step to compare them (logging_steps=1 in "
+            "TrainingArguments)."
         )
     steps = ", ".join(str(step) for step in ladder.losses)
     return f"Not compared: the small networks' losses are of other steps ({steps})."
@@ -262,7 +272,8 @@ def _rates(watch: Watch, faults: Sequence[Fault]) -> list[str]:
         at = "" if watch.rate_step == 1 else f" at step {watch.rate_step}"
         rate = number(watch.rate, 3)
         return [f"the learning rate is {rate}{at}, the small networks' was {number(small, 3)}"]
-    if watch.has_plans_rates and not is_of_all:
+    has_risen = any(fault.cause is Cause.RISE for fault in faults)
+    if watch.has_plans_rates and not is_of_all and not has_risen:
         return ["the learning rates are those of the plan"]
     return []
 
@@ -348,9 +359,10 @@ def table_of_faults(watch: Watch, faults: Sequence[Fault]) -> list[dict[str, str
             cells = {
                 "of": alert.layer or "the network",
                 "quantity": quantity_in_words(alert.meter),
-                "now": number(value, 3),
-                EXPECTED: expected(band, level="") if band else "",
+                "now": value_in_words(value),
             }
+            if band is not None:
+                cells[EXPECTED] = expected(band, level="")
             table.append(cells)
     return table
 
@@ -374,6 +386,9 @@ def _now(watch: Watch, latest: _Latest, alert: Alert) -> tuple[float, Band | Non
     row = latest.get((alert.meter, alert.layer))
     if row is None:
         return alert.value, alert.band
+    if alert.cause is Cause.STOPPED:
+        # What shows it is that the value stays, wherever its band lies.
+        return row.value, None
     band = watch.band(row)
     if band is None and alert.band is not None:
         # A later value is not compared with the band of an earlier step.
@@ -413,8 +428,8 @@ def _table_of_network(watch: Watch) -> list[dict[str, str]]:
             continue
         cells = {"quantity": quantity_in_words(row.meter)}
         if len(steps) > 1 and row.meter in first:
-            cells[f"step {steps[0]:,}"] = number(first[row.meter].value, 3)
-        cells[f"step {steps[-1]:,}"] = number(row.value, 3)
+            cells[f"step {steps[0]:,}"] = value_in_words(first[row.meter].value)
+        cells[f"step {steps[-1]:,}"] = value_in_words(row.value)
         band = watch.band(row)
         if band is not None:
             cells[EXPECTED] = expected(band, level="")

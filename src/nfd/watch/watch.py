@@ -223,6 +223,9 @@ class Watch(Shown):
         with self._going_on():
             self.alerts += self._rates.alerts(self.steps)
             self._compare_counts()
+            rate = self._rates.latest.taken()
+            if rate is not None:
+                self.alerts += self._signs.rate(self.steps, rate)
         if self.steps % self.every == 0:
             self._look()
         with self._going_on():
@@ -399,9 +402,12 @@ class Watch(Shown):
             for step, rate in rates.items():
                 self._schedule.note(step, rate)
         self._begin()
-        for _, look in groupby(rows, key=lambda row: row.step):
-            self._add(list(look))
-        self.alerts += self._signs.alerts
+        for step, rows_of_step in groupby(rows, key=lambda row: row.step):
+            look = list(rows_of_step)
+            self._add(look)
+            self._add_new([alert for alert in self._signs.alerts if alert.step == step], look)
+        looks = {row.step for row in rows}
+        self.alerts += [alert for alert in self._signs.alerts if alert.step not in looks]
         self._loss_signs = LossSigns()
         for step, loss in losses.items():
             alert = self._loss_signs.add(step, loss)
@@ -529,10 +535,11 @@ class Watch(Shown):
         rate = self._rates.latest.rate
         if self._schedule is not None and rate is not None:
             self._schedule.note(self.steps, rate)
+        new_losses = self._read_losses()
         with self._going_on():
             self._read()
         with self._going_on():
-            self._judge_losses()
+            self._judge_losses(new_losses)
         if len(self.rows) > count:
             self.rows.append(
                 WatchRow(self.steps, ALERTS, None, None, float(len(self.alerts)), None)
@@ -570,8 +577,11 @@ class Watch(Shown):
             seen, calls, inputs = self._signs.read()
             look = self._baseline.look(previous, (seen, calls))
             rows = list(readings(self._member, look, self.steps))
+            optimizers = self._rates.optimizers
+            # Signs first: bands are not to explain what stopped or jumped.
+            signs = self._signs.look(rows, seen, inputs, optimizers, self.losses)
             self._add(rows)
-            self._add_new(self._signs.look(rows, seen, inputs, self._rates.optimizers), rows)
+            self._add_new(signs, rows)
 
     def _compare_counts(self) -> None:
         """Note whether the optimizer stepped more or less often than this watch counted."""
@@ -621,9 +631,8 @@ class Watch(Shown):
         self.losses |= unread
         return new
 
-    def _judge_losses(self) -> None:
+    def _judge_losses(self, since_look: Mapping[int, float]) -> None:
         """Judge the losses since the latest look, and compare them with the forecast."""
-        since_look = self._read_losses()
         for step, loss in since_look.items():
             alert = self._loss_signs.add(step, loss)
             if alert is not None and not (alert.cause is Cause.BROKEN and self._is_broken):
@@ -663,11 +672,19 @@ class Watch(Shown):
         # not, all else may follow from it.
         only_frozen = off_plan(self) or self._is_off_schedule(rows[0].step)
         self.expected.only_frozen = only_frozen
-        alerts = self.expected.alerts(rows)
+        self.expected.explained = frozenset(
+            alert.layer
+            for alert in self._signs.alerts
+            if alert.cause in (Cause.STOPPED, Cause.JUMP)
+            and alert.layer is not None
+            and alert.step <= rows[0].step
+        )
+        # The sign of numbers that are not finite names the tensor, too.
+        alerts = [alert for alert in self.expected.alerts(rows) if alert.cause is not Cause.BROKEN]
         if only_frozen:
             # Signs may have raised it before, where this watch shows no band.
             raised = {(alert.cause, alert.layer) for alert in self.alerts}
-            judged = [alert for alert in alerts if alert.cause in (Cause.BROKEN, Cause.FROZEN)]
+            judged = [alert for alert in alerts if alert.cause is Cause.FROZEN]
             alerts = [alert for alert in judged if (alert.cause, alert.layer) not in raised]
         self.alerts += alerts
         if any(self.band(row) is not None for row in rows):

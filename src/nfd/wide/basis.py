@@ -474,7 +474,7 @@ def unit_rows(x: Tensor) -> tuple[Tensor, Tensor, bool]:
     # copies them to float64.
     parts = [
         torch.linalg.vector_norm(rows, dim=1, keepdim=True, dtype=torch.float64)
-        for rows in x.split(_SOME_ROWS)
+        for rows in torch.split(x, _SOME_ROWS)
     ]
     length = torch.cat(parts).to(x.dtype)
     divisor = length.clamp_min(torch.finfo(x.dtype).tiny)
