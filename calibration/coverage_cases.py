@@ -188,18 +188,20 @@ def predictions(width: int, g: torch.Generator) -> Iterator[Outcome]:
 def untrained(g: torch.Generator) -> Iterator[Outcome]:
     """Draw the loss before training by default settings.
 
-    Outputs of the limit are zero, so that cross-entropy is log C.
+    Outputs of the limit are zero, so that cross-entropy is log C. The first loss is known: without
+    a learning rate the second is the same, and is estimated.
     """
     inputs = torch.randn(8, 16, generator=g)
     labels = torch.randint(10, (8,), generator=g)
     family = nfd.resnets(16, 10, activation="gelu", horizon=2.0)
-    predicted = nfd.predict(family, [(inputs, labels)], depth=4, seed=g.initial_seed())
+    batches = [(inputs, labels)] * 2
+    predicted = nfd.predict(family, batches, 0.0, depth=4, seed=g.initial_seed())
     case = (
         f"width {predicted.width}, {predicted.replicates} replicates, gelu, T = 2, loss before "
         "training"
     )
-    low = float(predicted.loss_low[0])
-    high = float(predicted.loss_high[0])
+    low = float(predicted.loss_low[1])
+    high = float(predicted.loss_high[1])
     yield Outcome("nfd.predict", case, low, high, math.log(10))
 
 

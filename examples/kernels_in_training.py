@@ -1,8 +1,8 @@
 # %% [markdown]
-# # How kernels turn while an infinitely wide network learns
+# # How kernels move while an infinitely wide network learns
 #
 # Before training, kernels of infinitely wide networks are known in closed form. A lazy network
-# keeps them. A network that learns features turns them: this notebook computes by how much, at
+# keeps them. A network that learns features moves them: this notebook computes by how much, at
 # infinite width, for networks that are trained the usual way and for the decoupled ones of
 # Definition 1 (docs/kernels-in-training.md). It takes a minute.
 
@@ -13,10 +13,8 @@ STEPS = 16
 
 # %%
 import altair as alt
-import torch
 
 import nfd
-from nfd.core import interval
 from nfd.data import digits
 
 alt.renderers.enable("png")
@@ -54,36 +52,22 @@ for digit, value, low, high in zip(data.test_labels.tolist(), *last):
     print(f"digit {digit}: output {value:+.2f} [{low:+.2f}, {high:+.2f}]")
 
 # %% [markdown]
-# The angle between the kernel of features at the output and the one before training. Replicates
-# give its interval.
-
+# How far the kernel of features at the output is from the one before training, over its size.
 
 # %%
-def angle(kernels):
-    """Degrees between the mean kernel [N, N] and the one before training."""
-    mean = kernels[:, 1].mean(0)
-    first = kernels[:, 0].mean(0)
-    cosine = (mean * first).sum() / (mean.norm() * first.norm())
-    return torch.rad2deg(torch.arccos(cosine.clamp(max=1.0)))
-
-
 rows = []
 for network, prediction in predictions.items():
-    features = prediction.kernels.features.replicates[:, -1]
-    for s, step in enumerate(prediction.kernels.steps):
-        if step > 0:
-            pair = torch.stack([features[:, 0, :, 0], features[:, s, :, s]], 1)
-            turned = interval(angle, pair)
-            rows.append({"network": network, "step": step, **turned.limits})
-    print(f"{network}: after {step} steps features turned by {turned.unsigned} degrees")
+    for step, moved in prediction.kernels.moved("features").items():
+        rows.append({"network": network, "step": step, **moved.limits})
+    print(f"{network}: after {step} steps features moved by {moved.unsigned} of their size")
 
 # %%
 x = alt.X("step:Q", scale=alt.Scale(type="log", base=2, padding=20), title="updates")
 base = alt.Chart(alt.InlineData(rows)).encode(x=x, color=alt.Color("network:N", title=None))
-y = alt.Y("value:Q", title="angle of the feature kernel, degrees")
+y = alt.Y("value:Q", title="change of the feature kernel, relative")
 chart = (
     base.mark_line().encode(y=y)
     + base.mark_rule(strokeWidth=2).encode(y="low:Q", y2="high:Q")
     + base.mark_point(filled=True, opacity=1, size=60).encode(y=y)
 )
-chart.properties(width=480, height=260, title="Features turn while the network learns")
+chart.properties(width=480, height=260, title="Features move while the network learns")

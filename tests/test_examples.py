@@ -47,7 +47,7 @@ SMALL = {
     ),
     "kernels_in_training": (
         "WIDTH, REPLICATES, STEPS = 32, 2, 2",
-        r"(?s)digit \d: output [+-][\d.]+ \[.*standard: after 2 steps features turned by [\d.]+ \[",
+        r"(?s)digit \d: output [+-][\d.]+ \[.*standard: after 2 steps features moved by [\d.]+ \[",
         0,
     ),
     "million_wide": ("WIDTHS, STEPS = [32, 64], 2", r"width +64: loss [\d.]+ -> [\d.]+", 1),

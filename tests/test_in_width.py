@@ -87,9 +87,11 @@ def test_a_note_says_which_kernels_depth_moved() -> None:
         "gradients": Magnitude(0.03, 0.02),
         "tangent": Magnitude(0.005, 0.01),
     }
-    note = _depth_note(moves, 0.02)
+    note = _depth_note(moves, 0.02, 8)
     assert "features by 0.05." in note
-    assert "streams, gradients. Raise replicates" in note
+    # Noise of 0.03 is 0.02 with 18 of 8 replicates, and twice 0.02 is 0.03 with 15.
+    assert "streams, gradients. About 18 replicates would decide; or raise width or rtol." in note
     assert "tangent" not in note
-    assert _depth_note({"tangent": moves["tangent"]}, 0.02) == ""
-    assert _depth_note({}, 0.02) == ""
+    assert "over 1,024 replicates" in _depth_note({"streams": Magnitude(0.0, 1.0)}, 0.02, 8)
+    assert _depth_note({"tangent": moves["tangent"]}, 0.02, 8) == ""
+    assert _depth_note({}, 0.02, 8) == ""

@@ -227,6 +227,37 @@ def test_a_limit_in_depth_is_found_where_there_is_one(
         assert float(found.of(ensembles(means)).mean()) == pytest.approx(2, abs=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("growth", "is_found"),
+    [(1e-3, True), (0.5, False)],
+    ids=["below rtol", "above rtol"],
+)
+def test_changes_below_rtol_need_not_shrink(growth: float, is_found: bool) -> None:
+    def means(depth: int) -> float:
+        return 2 + growth * math.log2(depth)
+
+    found = to_infinity(ensembles(means), [8, 16, 32, 64], 1e-2)
+    assert found.converged == is_found
+    assert ("No limit" in found.note) != is_found
+
+
+def test_changes_within_noise_are_not_called_changes_that_stay() -> None:
+    """Noise of its own at every depth changes losses by as much each time."""
+
+    def at(depth: int) -> Ensemble:
+        generator = torch.Generator().manual_seed(depth)
+        noise = torch.randn(16, 20, generator=generator, dtype=torch.float64)
+        return Ensemble(8, depth, 2 + 1 / depth + 0.1 * noise, torch.empty(16, 0), {}, {})
+
+    found = to_infinity(at, [8, 16, 32, 64], 1e-2)
+    assert not found.converged
+    assert "No limit" not in found.note
+    needed = re.search(r"About ([\d,]+) replicates would decide", found.note)
+    assert needed
+    # Extrapolations of three depths have noise of 0.1 sqrt(4 + 9 + 1), and 1e-2 of 2 is wanted.
+    assert int(needed[1].replace(",", "")) == pytest.approx(14 * (0.1 / 2e-2) ** 2, rel=0.3)
+
+
 # ---- size
 
 

@@ -5,6 +5,7 @@ small step, and looking changes nothing.
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -343,6 +344,47 @@ def test_convergence_in_depth_is_judged_by_kernels_too(
     assert p.kernels.note in p.note
 
 
+def repeated(steps: int = 8, **more: Any) -> tuple[Tensor, nfd.Task]:
+    """Eight samples, and a task of learning a product of two inputs from them."""
+    x = torch.randn(8, D, generator=torch.Generator().manual_seed(0))
+    return x, nfd.Task([(x, (x[:, :1] * x[:, 1:2]).sign())] * steps, loss="mse", **more)
+
+
+@pytest.mark.parametrize("is_found", [True, False])
+def test_kernels_without_a_limit_in_depth_say_so_and_count_the_last_doubling(
+    monkeypatch: pytest.MonkeyPatch, is_found: bool
+) -> None:
+    """Where no limit is found, kernels before training are those of infinite depth all the same."""
+    if not is_found:
+        # Every change counts as one that does not shrink.
+        monkeypatch.setattr("nfd.limits.predict._stays", lambda before, after: True)
+        monkeypatch.setattr("nfd.limits.predict._RTOL", 1e-9)
+    x, task = repeated(2)
+    kernels = nfd.Kernels(times=2, steps=[2])
+    settings: dict[str, Any] = {"depth": math.inf, "width": 32, "probes": x, "kernels": kernels}
+    rtol = 0.5 if is_found else None
+    p = predicted(nfd.resnets(D, 1, horizon=2.0), task, 0.2, rtol=rtol, **settings)
+    tangent = p.kernels.tangent
+    exact = nfd.kernel(x.double(), kind="ntk", horizon=2.0)
+    assert isinstance(exact, Tensor)
+    assert p.extrapolated == is_found
+    assert rms(tangent.value[0, :, 0, :, 0] - exact) < 2e-5 * rms(exact)
+    assert not tangent.depth_error[0].any()
+    assert bool((tangent.depth_error[1] > 0).all())
+    half = (tangent.high - tangent.low)[1] / 2
+    assert bool((half >= tangent.depth_error[1]).all())
+    assert bool((p.loss_depth_error[1:] > 0).all())
+    moved_at = f"moved from training as at depth {p.depths[-1]}"
+    assert (f"{moved_at}; before training they are exact" in p.kernels.note) != is_found
+    assert p.kernels.note in p.note
+    if not is_found:
+        assert not p.kernels.converged
+        shown = " ".join(str(p).split())
+        assert "no limit in depth was found" in shown
+        assert moved_at in shown
+        assert len(str(p).splitlines()) <= 15
+
+
 @pytest.mark.parametrize(("lr", "state"), [(0.3, "Predicted"), (2.0, "Not known")])
 def test_what_noise_hides_is_not_called_predicted(lr: float, state: str) -> None:
     generator = torch.Generator().manual_seed(0)
@@ -358,6 +400,86 @@ def test_what_noise_hides_is_not_called_predicted(lr: float, state: str) -> None
     assert ("wider than the loss was before training" in str(p.answer)) == is_hidden
     assert ("Noise hides kernels" in p.kernels.note) == is_hidden
     assert len(str(p.answer).splitlines()) <= 15
+
+
+def replicates_in(note: str) -> int:
+    found = re.search(r"[Aa]bout ([\d,]+) replicates", note)
+    assert found, note
+    return int(found[1].replace(",", ""))
+
+
+def test_a_note_on_noise_says_how_many_replicates_would_decide() -> None:
+    """More than there are, and none where the tolerance is loose."""
+    x, task = repeated(2)
+
+    def note(rtol: float | None = None) -> str:
+        kernels = nfd.Kernels(times=2, steps=[2])
+        settings: dict[str, Any] = {"depth": math.inf, "width": 32, "kernels": kernels}
+        p = predicted(nfd.resnets(D, 1), task, 0.5, rtol=rtol, probes=x, **settings)
+        assert p.kernels.note in " ".join(str(p).split()).replace("But noise", "Noise")
+        return str(p.kernels.note)
+
+    assert replicates_in(note()) > 4
+    assert note(rtol=1.0) == ""
+
+
+def test_a_kernel_moves_as_far_as_its_replicates_say() -> None:
+    """A relative distance, whose interval does not reach below zero."""
+    x, task = repeated()
+    settings: dict[str, Any] = {"replicates": 8, "kernels": True, "probes": x}
+    kernels = predicted(nfd.resnets(D, 1), task, 0.5, **settings).kernels
+    pairs = {
+        "tangent": kernels.tangent.value,
+        "features": torch.stack([kernels.features.value[-1, s, :, s] for s in range(5)]),
+    }
+    for name, values in pairs.items():
+        moved = kernels.moved(name)
+        assert list(moved) == [1, 2, 4, 8]
+        plain = float((values[-1] - values[0]).norm() / values[0].norm())
+        # Noise makes the plain one larger.
+        assert moved[8].value <= plain
+        assert moved[8].value == pytest.approx(plain, rel=0.1)
+        assert 0 < moved[8].low < moved[8].value < moved[8].high
+        for interval in moved.values():
+            assert 0 <= interval.low <= interval.value <= interval.high
+    # At the input features move less than at the output.
+    assert kernels.moved("features", at=0)[8].value < kernels.moved("features")[8].value
+    still = predicted(nfd.resnets(D, 1), task, 0.0, **settings).kernels
+    for interval in still.moved("tangent").values():
+        assert (interval.value, interval.low, interval.high) == (0.0, 0.0, 0.0)
+    with pytest.raises(ValueError, match="name must be one of"):
+        kernels.moved("weights")
+    with pytest.raises(ValueError, match="at must be at most 4"):
+        kernels.moved("features", at=5)
+
+
+def test_what_is_not_there_did_not_move() -> None:
+    settings: dict[str, Any] = {"width": 32, "kernels": True}
+    decoupled = predicted(nfd.resnets(D, 1, feedback="independent"), regression(), **settings)
+    with pytest.raises(ValueError, match="feedback='independent'"):
+        decoupled.kernels.moved("tangent")
+    assert decoupled.kernels.moved("features")[4].low >= 0
+    diverged = predicted(nfd.resnets(D, 1), regression(), lr=1e8, **settings).kernels
+    assert str(diverged.moved("tangent")[4]) == "unknown"
+    assert "after the divergence" in diverged.note
+
+
+def test_a_momentum_of_torch_is_refused_at_once_and_ours_is_trained() -> None:
+    def moved(optimizer: Any, **settings: Any) -> float:
+        x, task = repeated(make_optimizer=optimizer)
+        settings = {"probes": x, "kernels": nfd.Kernels(times=2, steps=[8])} | settings
+        interval = predicted(nfd.resnets(D, 1), task, 0.2, **settings).kernels.moved("tangent")[8]
+        return float(interval.value)
+
+    def torchs(groups: Any) -> torch.optim.Optimizer:
+        return torch.optim.SGD(groups, momentum=0.9)
+
+    # A network of this size would not be trained in a test.
+    with pytest.raises(ValueError, match=r"nfd.SGD\(groups, momentum=0.9\), or weights='dense'"):
+        moved(torchs, width=2**14, depth=256)
+    plain = moved(None)
+    assert moved(lambda groups: nfd.SGD(groups, momentum=0.9)) > 1.5 * plain
+    assert moved(torchs, weights="dense") > 1.5 * plain
 
 
 def test_after_a_divergence_kernels_and_outputs_are_not_numbers() -> None:

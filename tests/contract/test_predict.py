@@ -4,6 +4,7 @@ refused.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -11,6 +12,7 @@ import pickle
 import re
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -151,6 +153,54 @@ def test_intervals_hold_the_limit_and_those_without_the_correction_do_not() -> N
         assert bool((p.loss_bias > 0).any())
     assert held / count > 0.87  # 0.95 within three standard errors of such a count
     assert raw / count < 0.5
+
+
+@pytest.mark.parametrize("loss", ["mse", "cross-entropy"])
+def test_the_loss_before_training_is_exact_where_outputs_are_zero(loss: str) -> None:
+    """The paper's networks answer zero; a model of one's own may answer anything."""
+    x = torch.randn(8, 5, generator=torch.Generator().manual_seed(0))
+    y = torch.arange(8) % 3
+    known = math.log(3)
+    if loss == "mse":
+        y = torch.nn.functional.one_hot(y).float()
+        known = float(y.square().mean()) / 2
+    task = nfd.Task([(x, y)] * 2, loss=loss)
+    p = predicted(nfd.resnets(5, 3), task, width=32)
+    assert float(p.loss[0]) == pytest.approx(known, rel=1e-6)
+    assert float(p.loss_low[0]) == float(p.loss_high[0]) == float(p.loss[0])
+    assert float(p.loss_low[1]) < float(p.loss_high[1])
+    assert "(exact)" in str(p)
+    own = predicted(nfd.Family(Residual, (16, 2), rule="complete-p", optimizer="sgd"), task)
+    assert float(own.loss_low[0]) < float(own.loss_high[0])
+    assert "(exact)" not in str(own)
+
+
+def test_the_loss_before_training_is_the_one_that_networks_have() -> None:
+    """The second step is measured: of a batch that repeats, without a learning rate."""
+    x = torch.randn(8, 5, generator=torch.Generator().manual_seed(0))
+    task = nfd.Task([(x, x[:, :1])] * 2, loss="mse")
+    held = 0
+    for seed in range(20):
+        p = predicted(nfd.resnets(5, 1), task, lr=0.0, replicates=8, seed=seed)
+        held += int(p.loss_low[1] <= p.loss[0] <= p.loss_high[1])
+    # 19 of 20 are expected, and 15 or fewer once in 300.
+    assert held > 15
+
+
+@pytest.mark.parametrize(("seconds", "is_told"), [(8.0, True), (1.0, False)])
+def test_progress_is_told_after_a_minute_over_all_stages(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    seconds: float,
+    is_told: bool,
+) -> None:
+    """No stage of a prediction takes a minute here: 8 s for each look at the clock."""
+    ticks = itertools.count(0.0, seconds)
+    clock = SimpleNamespace(monotonic=lambda: next(ticks))
+    monkeypatch.setattr("nfd.core.tables.time", clock)
+    p = predicted(nfd.resnets(10, 3), [(torch.ones(4, 10), torch.arange(4) % 3)], width=32)
+    assert p.converged
+    assert ("trainings" in capsys.readouterr().err) == is_told
 
 
 def test_a_rule_that_boosts_inner_layers_has_a_limit_at_a_depth_and_none_in_depth() -> None:

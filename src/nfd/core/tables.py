@@ -139,10 +139,11 @@ _LINE_EVERY = 60.0
 
 
 @contextmanager
-def bar(work: float, label: str, enabled: bool) -> Iterator[Advance]:
+def bar(work: float, label: str, enabled: bool, clock: LogClock) -> Iterator[Advance]:
     """A context that shows progress on stderr: a bar on a terminal, a line a minute elsewhere.
 
-    It gives a function that counts work as done and says what is done.
+    It gives a function that counts work as done and says what is done. Works that follow each other
+    share a clock.
     """
     # pythonw has no stderr.
     if not enabled or sys.stderr is None:
@@ -151,26 +152,33 @@ def bar(work: float, label: str, enabled: bool) -> Iterator[Advance]:
         with _bar_on_terminal(work, label) as advance:
             yield advance
     else:
-        yield _LinesOfLog(work).advance
+        yield _LinesOfLog(work, clock).advance
+
+
+@dataclass
+class LogClock:
+    """When the last line was printed, or the first work began."""
+
+    printed: float = field(default_factory=lambda: time.monotonic())
 
 
 class _LinesOfLog:
     """Progress in a log: a line a minute with the time left, none of what takes less."""
 
-    def __init__(self, work: float) -> None:
+    def __init__(self, work: float, clock: LogClock) -> None:
         self.work = work
+        self.clock = clock
         self.done = 0.0
         self.started = time.monotonic()
-        self.printed = self.started
 
     def advance(self, done: float, text: str) -> None:
         """Count work as done, and print a line if the last one is a minute old."""
         self.done += done
         now = time.monotonic()
-        is_due = now - self.printed >= _LINE_EVERY
+        is_due = now - self.clock.printed >= _LINE_EVERY
         if not is_due or self.done >= self.work:
             return
-        self.printed = now
+        self.clock.printed = now
         left = (now - self.started) * (self.work / self.done - 1)
         # The log may be full, or closed.
         with suppress(OSError):

@@ -21,6 +21,7 @@ from nfd.families.network import ResNet
 from nfd.limits.probes import Rates, StreamKernels, tangent_rates
 from nfd.limits.untrained import Blocks, untrained
 from nfd.runs.task import Task
+from nfd.scaling.samples import on_device, outputs_of
 
 # Networks to read settings from: quick to build, at a width that every base divides.
 _SMALL = 16
@@ -89,6 +90,17 @@ def _left_out_shares(outputs: Tensor) -> Tensor:
     # Before training the outputs are their own control.
     fitted[:, 0] = 1.0
     return fitted
+
+
+def first_loss(family: Family, task: Task) -> float | None:
+    """Return the loss of the limit before training, where outputs are zero; None elsewhere."""
+    if not starts_at_zero(family):
+        return None
+    inputs, targets = task.batches[0]
+    with torch.no_grad():
+        outputs = outputs_of(small_member(family, 1)(on_device(inputs, torch.device("cpu"))))
+        loss = float(task.value(torch.zeros_like(outputs, device=task.device), targets))
+    return loss if math.isfinite(loss) else None
 
 
 # ---- Kernels before training

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache, partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, get_args
 
 import torch
@@ -48,6 +49,7 @@ from nfd.limits.control import (
     Samples,
     check_size,
     exact_kernels,
+    first_loss,
     small_member,
     starts_at_zero,
     without_first_outputs,
@@ -92,6 +94,7 @@ from nfd.scaling.samples import (
 )
 from nfd.store import Record
 from nfd.wide.defer import deferral
+from nfd.wide.parameters import CHANGED
 
 if TYPE_CHECKING:
     from nfd.report.page import Section
@@ -221,6 +224,7 @@ def predict(
         observe += [Outputs(), *_of_eval_batches(task)]
     observe += _of_probes(family, task, kind, depths, probes, kernels)
     with as_sweep(sweep) as opened:
+        _check_optimizer(family, task, lr, kind, opened.device)
         ensembles = Ensembles(family, task, lr, kind, seed, opened, observe)
         pair = _trained(ensembles, widths, depths, count, rtol)
         estimates = _estimates(pair)
@@ -377,6 +381,26 @@ def _weights_of(family: Family, weights: NetworkWeights | None, depth: float) ->
     return weights
 
 
+def _check_optimizer(
+    family: Family, task: Task, lr: float, weights: NetworkWeights, device: str | None
+) -> None:
+    """Raise InputError where the task's optimizer cannot step on weights that are not stored.
+
+    A small network shows it in two steps, before wide ones are trained.
+    """
+    if task.make_optimizer is None or weights == "dense":
+        return
+    steps = min(2, task.steps)
+    trial = Trial(family, task, *family.base, seed=0, lr=lr, stop=steps, weights=weights)
+    record = trial.train(device)
+    if record.status == "failed" and CHANGED in (record.error or ""):
+        raise InputError(
+            f"make_optimizer makes an optimizer that cannot step on {weights} weights, whose "
+            "matrices are not stored. Pass nfd.SGD or nfd.Muon with your settings, such as "
+            "make_optimizer=lambda groups: nfd.SGD(groups, momentum=0.9), or weights='dense'."
+        )
+
+
 def _needs_stored_weights(family: Family) -> bool:
     """Whether no layer of a family can do without its weights."""
     if isinstance(family, NetworkFamily):
@@ -444,6 +468,11 @@ class _Pair:
         return self.wide.kept & self.narrow.kept
 
     @property
+    def bend(self) -> float:
+        """The share of the bias of width by which it may be wrong."""
+        return min(1.0, _BENT / self.widths[1])
+
+    @property
     def ratio(self) -> float:
         """The factor by which the wide networks are wider."""
         return self.widths[0] / self.widths[1]
@@ -473,7 +502,7 @@ class _Pair:
             self.ratio,
             coarse=samples.coarse,
             shortened=samples.shortened,
-            bend=min(1.0, _BENT / self.widths[1]),
+            bend=self.bend,
         )
         of_used = parts["replicates"]
         used = self.used
@@ -509,7 +538,8 @@ class _Pair:
         """Return the kernels of probes, with those before training as they are known."""
         family = self.ensembles.family
         deepest = self.limit.depths[-1]
-        depth = math.inf if self.limit.extrapolated else deepest
+        # Before training the limit in depth is known, whether training has shown one or not.
+        depth = math.inf if len(self.limit.depths) > 1 else deepest
         exact = exact_kernels(family, self.ensembles.task, observer, depth, deepest)
         kernels = dict[str, Estimates]()
         moves = dict[str, Magnitude]()
@@ -523,7 +553,10 @@ class _Pair:
                 kernels[name] = self.estimates(samples, exact[name])
             if samples.coarse is not None:
                 moves[name] = _change((samples.wide - samples.coarse) / size)
-        depth_note = _depth_note(moves, self.wanted or _RTOL)
+        if self.limit.extrapolated:
+            depth_note = _depth_note(moves, self.wanted or _RTOL, int(self.used.sum()))
+        else:
+            depth_note = self._without_limit(is_known=exact is not None)
         net = small_member(family, deepest).net
         assert isinstance(net, ResNet)
         assert observer.kernels.times is not None
@@ -534,9 +567,22 @@ class _Pair:
             tangent=kernels.get("tangent"),
             times=torch.linspace(0, net.horizon, observer.kernels.times, dtype=torch.float64),
             steps=tuple(observer.steps),
-            converged=self.limit.settled and not depth_note,
+            converged=not depth_note,
             note=" ".join(filter(None, [_noise_note(kernels), depth_note])),
+            missed_share=self.bend,
         )
+
+    def _without_limit(self, *, is_known: bool) -> str:
+        """Say of which depth kernels are where none was extrapolated; empty for a finite depth."""
+        if self.limit.converged:
+            return ""
+        if self.wide.diverged:
+            return "Kernels after the divergence are not-a-number."
+        of_depth = f"Kernels moved from training as at depth {self.limit.depths[-1]}"
+        if not is_known:
+            of_depth = f"Kernels are of depth {self.limit.depths[-1]}"
+        before = "; before training they are exact at infinite depth" if is_known else ""
+        return f"{of_depth}{before}. Intervals count the last doubling of the depth."
 
     def module_kernels(self, observer: ModuleProbes) -> ModuleKernels:
         """Return the kernels of probes at modules."""
@@ -635,29 +681,36 @@ def _shortened(narrow: Networks, exact: Networks, numbers: Sequence[int], name: 
 
 def _noise_note(kernels: Mapping[str, Estimates]) -> str:
     """A sentence on kernels that noise hides; empty where there are none."""
-    hidden = [
-        name for name, kernel in kernels.items() if rms(kernel.stderr) > _HIDDEN * rms(kernel.value)
-    ]
+    hidden = list[str]()
+    needed = 0.0
+    for name, kernel in kernels.items():
+        relative = rms(kernel.stderr) / rms(kernel.value)
+        if relative > _HIDDEN:
+            hidden.append(name)
+            needed = max(needed, _needed(len(kernel.replicates), relative, _HIDDEN))
     if not hidden:
         return ""
     return (
         f"Noise hides kernels, whose standard errors are above {_HIDDEN:g} of their size: "
-        f"{', '.join(hidden)}."
+        f"{', '.join(hidden)}. About {math.ceil(needed):,} replicates would show them, or a larger "
+        "width."
     )
 
 
-def _depth_note(moves: Mapping[str, Magnitude], rtol: float) -> str:
+def _depth_note(moves: Mapping[str, Magnitude], rtol: float, count: int) -> str:
     """Sentences on kernels that the last doubling of the depth moved, or may have moved.
 
-    ``moves`` are relative to the RMS of each kernel.
+    ``moves`` are relative to the RMS of each kernel, of ``count`` replicates.
     """
     moved = list[str]()
     hidden = list[str]()
+    deciding = 0.0
     for name, move in moves.items():
-        if move.value > max(rtol, 2 * move.noise):
-            moved.append(f"{name} by {move.value:.2g}")
-        elif max(move.value, move.noise) > rtol:
+        if _is_hidden(move, rtol):
             hidden.append(name)
+            deciding = max(deciding, _deciding(count, move, rtol))
+        elif move.value > rtol:
+            moved.append(f"{name} by {move.value:.2g}")
     notes = list[str]()
     if moved:
         notes.append(
@@ -668,7 +721,7 @@ def _depth_note(moves: Mapping[str, Magnitude], rtol: float) -> str:
     if hidden:
         notes.append(
             f"Noise hides whether kernels reached their limit in depth to rtol={rtol:g} of their "
-            f"size: {', '.join(hidden)}. Raise replicates, width or rtol."
+            f"size: {', '.join(hidden)}. {_remedy(deciding)}"
         )
     return " ".join(notes)
 
@@ -715,7 +768,8 @@ class Prediction(Shown):
             error.
         loss_resolution_bias, loss_resolution_bias_stderr: [steps], the bias from the resolution of
             structured weights, measured by narrower networks, and its error. It is not subtracted;
-            the intervals include it. Zero for other weights.
+            the intervals include it. Zero for other weights. (Before training the loss of
+            ``nfd.resnets`` is exact: their outputs are zero.)
         loss_sampling_error, loss_depth_error: [steps], the other parts of the error: the standard
             error of the wide networks, and the change of the losses at the last doubling of the
             depth.
@@ -730,7 +784,8 @@ class Prediction(Shown):
         eval_loss_replicates: [replicates], as ``loss_replicates``.
         about: how the batches were read: their number, samples and shape, in words.
         depths: depths that were trained; the last two are extrapolated when ``depth`` is infinite.
-        extrapolated: whether they were; otherwise all numbers are of the last of ``depths``.
+        extrapolated: whether they were; otherwise numbers are of the last of ``depths``, and their
+            intervals count the last doubling.
         width, replicates: of the wide networks.
         narrow_width: of the networks that estimate the bias.
         converged: at infinite depth, whether the last doubling of the depth moved the losses by
@@ -843,11 +898,6 @@ class Limit:
     note: str = ""
 
     @property
-    def settled(self) -> bool:
-        """Whether depth leaves no doubt but how far values moved: one depth, or extrapolated."""
-        return self.extrapolated or self.converged
-
-    @property
     def used(self) -> tuple[int, ...]:
         """The depths whose networks make the answer."""
         return self.depths[-2:] if self.extrapolated else self.depths[-1:]
@@ -860,13 +910,13 @@ class Limit:
         return extrapolated(ensemble_at(self.depths[-2]).of(name), deep)
 
     def before(self, ensemble_at: Callable[[int], Ensemble], name: str) -> Tensor | None:
-        """Return the limit one doubling ago, which shows the error of depth.
+        """Return what these values were one doubling ago, which shows the error of depth.
 
-        None where nothing was extrapolated.
+        None where one depth was trained.
         """
-        if not self.extrapolated:
+        if len(self.depths) == 1:
             return None
-        if len(self.depths) == 2:
+        if self.extrapolated and len(self.depths) == 2:
             return replace(self, extrapolated=False).of(ensemble_at, name)
         return replace(self, depths=self.depths[:-1]).of(ensemble_at, name)
 
@@ -897,7 +947,6 @@ def to_infinity(
 ) -> Limit:
     """Double the depth until the limit moves by less than rtol, or changes do not shrink."""
     ensembles = list[Ensemble]()
-    changes = list[Magnitude]()
 
     def ended(extrapolates: bool, converged: bool, note: str) -> Limit:
         return Limit(tuple(e.depth for e in ensembles), extrapolates, converged, note)
@@ -907,22 +956,23 @@ def to_infinity(
         diverged = divergences(ensembles)
         if diverged.end is not None:
             return ended(False, False, _divergence(ensembles))
-        if len(ensembles) > 1:
-            changes.append(_change((ensembles[-1].losses - ensembles[-2].losses)[diverged.kept]))
-        if len(changes) > 1:
-            stays = _stays(*changes[-2:])
-            if depth == depths[-1]:
-                stays = stays or _stays(changes[0], changes[-1])
-            if stays:
-                return ended(False, False, _no_limit(ensembles, changes))
-        if len(ensembles) > 2:
-            shallow, middle, deep = (e.losses[diverged.kept] for e in ensembles[-3:])
-            moved = _change(extrapolated(middle, deep) - extrapolated(shallow, middle))
-            wanted = rtol * rms(deep.mean(0))
-            if moved.value <= wanted:
-                note = _noise_hides(moved) if wanted < moved.noise else ""
-                return ended(True, not note, note)
-    moved_by = f"still changed the losses by {changes[-1].value:.3g} (RMS)"
+        if len(ensembles) < 3:
+            continue
+        losses = [ensemble.losses[diverged.kept] for ensemble in ensembles]
+        changes = [deep - shallow for shallow, deep in pairwise(losses)]
+        wanted = rtol * rms(losses[-1].mean(0))
+        stays = _stays(changes[-2], changes[-1])
+        if depth == depths[-1]:
+            stays = stays or _stays(changes[0], changes[-1])
+        # Smaller changes are those that ``rtol`` allows, whether they shrink or not.
+        if stays and _change(changes[-1]).value > wanted:
+            return ended(False, False, _no_limit(ensembles, [_change(c) for c in changes]))
+        moved = _change(extrapolated(*losses[-2:]) - extrapolated(*losses[-3:-1]))
+        is_hidden = _is_hidden(moved, wanted)
+        if moved.value <= wanted or (is_hidden and depth == depths[-1]):
+            note = _noise_hides(moved, wanted, len(losses[-1])) if is_hidden else ""
+            return ended(True, not note, note)
+    moved_by = f"still changed the losses by {_change(changes[-1]).value:.3g} (RMS)"
     note = f"The last doubling of the depth {moved_by}; {depths[-1]} is the deepest tried."
     return ended(True, False, note)
 
@@ -938,13 +988,34 @@ def _no_limit(ensembles: Sequence[Ensemble], changes: Sequence[Magnitude]) -> st
     )
 
 
-def _noise_hides(moved: Magnitude) -> str:
-    """A sentence on a move that is smaller than its noise."""
+def _noise_hides(moved: Magnitude, wanted: float, count: int) -> str:
+    """A sentence on a move that may be noise, of so many replicates."""
     return (
         "Noise hides whether the limit in depth was reached: the last doubling moved the "
-        f"extrapolation by less than its noise, {moved.noise:.2g} (RMS), which is above rtol. "
-        "Raise replicates, width or rtol."
+        f"extrapolation by {moved.value:.2g} ± {moved.noise:.2g} (RMS), where rtol allows "
+        f"{wanted:.2g}. {_remedy(_deciding(count, moved, wanted))}"
     )
+
+
+def _is_hidden(move: Magnitude, wanted: float) -> bool:
+    """Whether noise hides if a move is below what is wanted."""
+    if move.value > max(wanted, 2 * move.noise):
+        return False
+    return max(move.value, move.noise) > wanted
+
+
+def _deciding(count: int, move: Magnitude, wanted: float) -> float:
+    """Return how many replicates would show a move that noise hides, where there are ``count``."""
+    if move.value > wanted:
+        return _needed(count, move.noise, move.value / 2)
+    return _needed(count, move.noise, wanted)
+
+
+def _remedy(replicates: float) -> str:
+    """A sentence that says how many replicates would decide."""
+    if replicates > _MOST_REPLICATES:
+        return f"That takes over {_MOST_REPLICATES:,} replicates: raise width or rtol."
+    return f"About {math.ceil(replicates):,} replicates would decide; or raise width or rtol."
 
 
 def _divergence(ensembles: Sequence[Ensemble]) -> str:
@@ -962,12 +1033,17 @@ def _change(samples: Tensor) -> Magnitude:
     return magnitude(samples.mean(0), stderr(samples))
 
 
-def _stays(before: Magnitude, after: Magnitude) -> bool:
-    """Whether a change did not shrink while the depth doubled, beyond noise."""
-    return (
-        after.value > _SHRINKS * before.value
-        and before.value > 2 * before.noise
-        and after.value > 2 * after.noise
+def _stays(before: Tensor, after: Tensor) -> bool:
+    """Whether changes [R, K] did not shrink while the depth doubled, beyond noise.
+
+    A limit halves them: what is left beyond one half must be more than noise, too.
+    """
+    first = _change(before)
+    second = _change(after)
+    if second.value <= _SHRINKS * first.value:
+        return False
+    return all(
+        change.value > 2 * change.noise for change in (first, second, _change(after - before / 2))
     )
 
 
@@ -1017,7 +1093,7 @@ class Ensemble:
     """What R networks gave, not-a-number after a divergence.
 
     Attributes:
-        losses: ``[R, steps]``, before each update.
+        losses: ``[R, steps]``, before each update; before training as it is known of the limit.
         judged: evaluation losses ``[R, 1]``, or ``[R, 0]``.
         curves: what observers saw, ``[R, ...]`` each, by name.
         divergences: for every network that diverged, by its row, the step at which it did.
@@ -1237,6 +1313,7 @@ class Ensembles:
         self.seed = seed
         self.sweep = sweep
         self.observe = tuple(observe)
+        self.first_loss = first_loss(family, task)
         # None where they drop nothing.
         self.resolution = family.resolution if weights == "structured" else None
 
@@ -1288,6 +1365,8 @@ class Ensembles:
             test_losses.append([record.metrics["test_loss"]] if has_test_loss else [])
         judged = torch.tensor(test_losses, dtype=torch.float64)
         first_steps = first_divergences(losses, judged)
+        if self.first_loss is not None:
+            losses[:, 0] = torch.where(losses[:, 0].isfinite(), self.first_loss, math.nan)
         for row, step in first_steps.items():
             losses[row, step:] = math.nan
             judged[row] = math.nan

@@ -110,15 +110,24 @@ def _depth(prediction: Prediction) -> str:
     return f"depth {prediction.depths[-1]}"
 
 
+def _is_exact(row: Mapping[str, Any]) -> bool:
+    """Whether the loss is known, as before training where outputs are zero."""
+    return bool(row["low"] == row["high"])
+
+
 def _loss(row: Mapping[str, Any]) -> str:
     if not math.isfinite(row["value"]):
         return "diverged"
+    if _is_exact(row):
+        return f"{row['value']:.4g} (exact)"
     return Interval(row["value"], row["stderr"], row["low"], row["high"]).in_words()
 
 
 def _shown(name: str, row: Mapping[str, Any]) -> dict[str, str]:
     bias = "unknown"
-    if math.isfinite(row["bias"]):
+    if _is_exact(row):
+        bias = "none"
+    elif math.isfinite(row["bias"]):
         bias = f"{row['bias']:+.4f} ± {row['bias_stderr']:.4f}".replace("-", MINUS)
     return {"": name, "loss": _loss(row), "bias of the width, subtracted": bias}
 

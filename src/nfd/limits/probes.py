@@ -18,6 +18,7 @@ another term, ``r_1 sum_l C_{l-1} E[q_l^c q'_l^c']`` with ``q_l^c = n df_c/dx_l`
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -25,8 +26,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nfd.core.checks import check_count, check_several, check_takes
+from nfd.core.checks import check_choice, check_count, check_several, check_takes
 from nfd.core.errors import InputError, InputTypeError
+from nfd.core.estimates import UNKNOWN, Interval, interval, rms, squared_size, stderr
 from nfd.families.member import Member
 from nfd.families.network import ResNet, Streams
 from nfd.limits.in_width import Estimates
@@ -537,6 +539,16 @@ class TrainedKernels:
         converged: at infinite depth, whether its last doubling moved every kernel by less than
             ``rtol`` of the kernel's RMS, beyond noise; losses decide how often it is doubled. At a
             finite depth True unless training diverged. note: what is not converged, in words.
+        missed_share: the share of ``bias`` by which it may be wrong, as intervals count.
+
+    Example::
+
+        x = torch.randn(4, 5)
+        task = nfd.Task([(x, x[:, :1])] * 3, loss="mse")
+        settings = {"depth": 2, "width": 32, "replicates": 4, "probes": x}
+        p = nfd.predict(nfd.resnets(5, 1), task, 0.3, **settings, kernels=True)
+        print(p.kernels.moved("tangent")[3])  # after 3 updates, over its size before training
+        p.kernels.tangent.value[-1, :, 0, :, 0]  # [4, 4], of the last step and the first output
     """
 
     features: Estimates
@@ -547,3 +559,72 @@ class TrainedKernels:
     steps: tuple[int, ...]
     converged: bool
     note: str = ""
+    missed_share: float = field(default=0.0, repr=False)
+
+    def moved(self, name: str, at: int = -1) -> dict[int, Interval]:
+        """Return how far training moved a kernel, over its size before: ``|K_s - K_0| / |K_0|``.
+
+        Norms are Frobenius', over all probes and outputs. Intervals count what those of the entries
+        do: noise, by leaving out one replicate after another, the last doubling of the depth, and
+        what the correction of width may miss. They are cut off at zero.
+
+        Args:
+            name: ``"tangent"``, ``"features"``, ``"gradients"`` or ``"streams"``.
+            at: which of ``times``; by default the last, the output. ``"tangent"`` is of all.
+
+        Returns:
+            An interval for each of ``steps`` but 0, by step: 0.5 is half of the kernel. ``unknown``
+            after a divergence. Two replicates show no interval.
+        """
+        check_choice("name", name, _AXES)
+        estimates: Estimates | None = getattr(self, name)
+        if estimates is None:
+            raise InputError(
+                "the tangent kernel is of networks whose gradients go back through their own "
+                "matrices; these have feedback='independent'. Take 'features' or 'gradients'."
+            )
+        at = check_count("at", at, minimum=-len(self.times), maximum=len(self.times) - 1)
+        replicates = _of_equal_steps(name, estimates.replicates, at)
+        depth_error = _of_equal_steps(name, estimates.depth_error, at)
+        missed = self.missed_share * _of_equal_steps(name, estimates.bias, at)
+        moves = dict[int, Interval]()
+        for place, step in enumerate(self.steps[1:], 1):
+            both = replicates[:, [0, place]]
+            both = both[both.flatten(1).isfinite().all(1)]
+            moves[step] = _movement(both, depth_error[place].hypot(missed[place]))
+        return moves
+
+
+def _of_equal_steps(name: str, values: Tensor, at: int) -> Tensor:
+    """Return a kernel [..., S, K] with the same step on both sides, at a depth if it has some."""
+    axes = _AXES[name]
+    if "A" in axes:
+        values = values.select(-len(axes), at)
+        axes = axes[1:]
+    first, *others = (place - len(axes) for place, letter in enumerate(axes) if letter == "S")
+    kept = values.dim() - len(axes)
+    if others:
+        # It puts the steps last.
+        values = values.diagonal(0, first, others[0]).movedim(-1, kept)
+    return values.flatten(kept + 1)
+
+
+def _movement(both: Tensor, missed: Tensor) -> Interval:
+    """Return how far kernels [R, 2, K], before and after, are apart over the size of the first.
+
+    The square has no bias from noise. ``missed`` [K] are errors that are not noise.
+    """
+    if len(both) < 2:
+        return UNKNOWN
+
+    def square(samples: Tensor) -> Tensor:
+        change = samples[:, 1] - samples[:, 0]
+        apart = squared_size(change.mean(0), stderr(change))
+        return apart / samples[:, 0].mean(0).square().mean()
+
+    noise = interval(square, both).root()
+    beyond = rms(missed) / rms(both[:, 0].mean(0))
+    low = noise.value - math.hypot(noise.value - noise.low, beyond)
+    high = noise.value + math.hypot(noise.high - noise.value, beyond)
+    # Not-a-number stays.
+    return replace(noise, low=max(low, 0.0), high=high)

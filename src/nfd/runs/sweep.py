@@ -22,7 +22,7 @@ from nfd.core.checks import check_count, check_device, check_flag
 from nfd.core.errors import InputError, InputTypeError, StateError, UsageWarning
 from nfd.core.modes import undisturbed
 from nfd.core.notices import tell
-from nfd.core.tables import bar
+from nfd.core.tables import LogClock, bar
 from nfd.core.words import listed, plural
 from nfd.families.family import Family
 from nfd.runs.executors import Executor, Inline, executor_named
@@ -86,12 +86,15 @@ class Sweep:
         # By the name of a family, trials that were held and not used, as they are of other code.
         self._of_other_code = dict[str, _OtherCode]()
         self._open = 0
+        # Every verb enters: a minute without a line is one of that verb.
+        self._clock = LogClock()
         self._store: Store | None = None
 
     # ---- open and closed
 
     def __enter__(self) -> Self:
         """Open it; a sweep that is open already stays so until its first ``with`` ends."""
+        self._clock = LogClock()
         if not self._open:
             with ExitStack() as stack:
                 self._store = Store(self.out)
@@ -225,7 +228,9 @@ class Sweep:
         tasks = [partial(trial.train, self.device) for trial in missing]
         work = sum(trial.cost for trial in missing)
         with (
-            bar(work, f"{label}: {done} of {total} trainings", self.progress) as advance,
+            bar(
+                work, f"{label}: {done} of {total} trainings", self.progress, self._clock
+            ) as advance,
             closing(self.executor.run(tasks)) as ended,
         ):
             for index, trained, error in ended:

@@ -22,6 +22,7 @@ from nfd.wide.basis import LEAST_ROOM, SLOTS, padded, with_room
 if TYPE_CHECKING:
     from nfd.wide.learned import RandomPlusLowRank
 
+CHANGED = "were changed by something other than"
 STORED = "stored weights (weights='dense' in a network of nfd, torch.nn.Linear elsewhere)"
 # Where PyTorch keeps a gradient.
 _GRADIENT: Any = torch.Tensor.grad
@@ -150,10 +151,10 @@ class Guarded(nn.Parameter):
         """Raise StateError if something else changed the value."""
         if self._version != self.accepted:
             raise StateError(
-                f"The weights of a {self.owner} were changed by something other than nfd.SGD and "
-                "nfd.Muon. Its matrix is not stored, so only rules that act on the matrix as a "
-                "whole are exact; Adam, signs and averages of weights are not. Use nfd.SGD or "
-                f"nfd.Muon, and load_state_dict to set a state; or {STORED}."
+                f"The weights of a {self.owner} {CHANGED} nfd.SGD and nfd.Muon. Its matrix is not "
+                "stored, so only rules that act on the matrix as a whole are exact; Adam, signs "
+                "and averages of weights are not. Use nfd.SGD or nfd.Muon, and load_state_dict to "
+                f"set a state; or {STORED}."
             )
 
     def check_gradient(self) -> float:
