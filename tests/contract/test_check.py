@@ -1135,13 +1135,17 @@ class Attentive(nn.Module):
 @pytest.mark.parametrize("heads_grow", [False, True])
 def test_what_no_plan_sets_is_to_be_edited_first(heads_grow: bool) -> None:
     make_model: Any = lambda width, depth: Attentive(width, depth, width // 8 if heads_grow else 4)  # noqa: E731
-    check = nfd.check(make_model, batches(3), [32, 64, 128], [2], lr=4e-3, rule="standard", seeds=2)
+    data: Any = nfd.Task(batches(3), weight_decay=0.1) if heads_grow else batches(3)
+    check = nfd.check(make_model, data, [32, 64, 128], [2], lr=4e-3, rule="standard", seeds=2)
     answer = check.answer
     assert answer.next is not None
     assert ("attention logits" in {change.quantity for change in check.changes}) != heads_grow
     assert answer.but.startswith("no plan can set the attention logits") != heads_grow
     assert ("let the number of heads grow" in answer.next.label) != heads_grow
-    assert ("nfd.transfer(make_model" in answer.next.code) == heads_grow
+    # The rest of the advice is of the task: its data and its decay.
+    assert ("nfd.transfer(make_model, task," in answer.next.code) == heads_grow
+    assert ("lr=lr, weight_decay=0.1)" in answer.next.code) == heads_grow
+    assert ("nfd.check(make_model, batches," in answer.next.code) != heads_grow
 
 
 def test_what_is_not_decided_says_what_to_run() -> None:

@@ -124,6 +124,7 @@ def test_the_advised_plan_has_the_optimizer_of_the_runs_and_no_more() -> None:
     assert own is not None
     for advised in (plain, decayed, own):
         assert 'optimizer="sgd"' in advised.code
+        assert "sample=task.sample" in advised.code
     assert "weight_decay" not in plain.code
     assert "make=" not in plain.code
     assert "weight_decay=0.0001)" in decayed.code

@@ -137,6 +137,7 @@ def transfer(
 
     Source: Yang et al., Tensor Programs V; Dey et al., CompleteP.
     """
+    data = "task" if isinstance(task, Task) else "batches"
     task = as_task(task)
     widths = check_ascending("widths", widths, WIDEST)
     depths = check_ascending("depths", depths, MOST)
@@ -206,7 +207,7 @@ def transfer(
         notes += _settings_note(answers, varying)
     is_default = family.optimizer == OPTIMIZER
     trained_by = TrainedBy(
-        "" if is_default else f', optimizer="{family.optimizer}"', task.optimizer_code
+        data, "" if is_default else f', optimizer="{family.optimizer}"', task.optimizer_code
     )
     return Transfer(
         tuple(answers),

@@ -81,10 +81,16 @@ class Advice:
 
 
 class TrainedBy(NamedTuple):
-    """Further arguments, as code, of what makes an optimizer as the runs had it."""
+    """How code names the data of the runs, and makes a plan and an optimizer as they had them."""
 
+    data: str = "batches"
     plan: str = ""
     optimizer: str = ""
+
+    @property
+    def sample(self) -> str:
+        """What a plan is traced with."""
+        return "task.sample" if self.data == "task" else "nfd.Task(batches).sample"
 
 
 AS_BY_DEFAULT = TrainedBy()
@@ -186,7 +192,7 @@ class Question:
         return Advice(
             "Next: plan the size that you train, such as",
             f"plan = nfd.plan(model, {small}, make_model=make_model{rule}{self.trained_by.plan}, "
-            "sample=nfd.Task(batches).sample)\n"
+            f"sample={self.trained_by.sample})\n"
             "plan.apply_(model, seed=0); optimizer = "
             f"plan.make_optimizer(model, lr={rate}{self.trained_by.optimizer})",
             options,
@@ -214,7 +220,8 @@ class Question:
             depths = list(options["--depths"])
             advice = Advice(
                 "Next: see what does not scale",
-                f"nfd.check(make_model, batches, {widths}, {depths}, lr={number(rate.value)}, "
+                f"nfd.check(make_model, {self.trained_by.data}, {widths}, {depths}, "
+                f"lr={number(rate.value)}, "
                 f'rule="{rule}")',
                 options,
                 "check",

@@ -142,6 +142,7 @@ def check(
     Source: Eqs. 7, 8, 27, 33, 34; Yang et al., Tensor Programs V (coordinate checks).
     """
     sizes = _sizes(widths, depths)
+    data = "task" if isinstance(task, Task) else "batches"
     task = as_task(task)
     base = (sizes["width"][0], sizes["depth"][0])
     family = as_family(family, base, rule, optimizer, task.sample, blocks=blocks, roles=roles)
@@ -204,6 +205,8 @@ def check(
         not tests_itself(family.make_model, family.base),
         factors or (1.0,) * task.steps,
         _assumed(family.law, task),
+        data,
+        task.optimizer_code,
     )
 
 
@@ -587,6 +590,7 @@ class Check(Shown):
         plans_itself: whether its networks are of the paper, which know their own plan.
         factors: the schedule, as a factor on ``lr`` for each step.
         assumed: the optimizer in place of one that nobody gave, in a sentence.
+        data, recipe: how code names what it trained on, and what its optimizer was made with.
 
     Example::
 
@@ -623,6 +627,8 @@ class Check(Shown):
     plans_itself: bool = False
     factors: Sequence[float] = ()
     assumed: str = ""
+    data: str = "batches"
+    recipe: str = ""
 
     @property
     def table(self) -> list[dict[str, Any]]:

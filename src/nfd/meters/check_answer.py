@@ -291,14 +291,15 @@ def _next_of_fault(check: Check) -> Next:
         code = [
             transfer_of(check, check.cure),
             f"plan = nfd.plan(model, {check.base}, make_model=make_model{rule}{optimizer}, "
-            "sample=nfd.Task(batches).sample)",
-            "plan.apply_(model, seed=0); optimizer = plan.make_optimizer(model, lr=lr)",
+            f"sample={_sample(check)})",
+            "plan.apply_(model, seed=0); "
+            f"optimizer = plan.make_optimizer(model, lr=lr{check.recipe})",
         ]
         return Next(find_rate_label(check.cure), "\n".join(code))
     rule = "" if check.rule == RULE else f", rule={check.rule!r}"
     code = [
         f"plan = nfd.plan(model, {check.base}, make_model=make_model{rule}{optimizer}, "
-        "sample=nfd.Task(batches).sample)",
+        f"sample={_sample(check)})",
         "print(plan)",
     ]
     return Next("Compare your tensors with their plan", "\n".join(code))
@@ -313,7 +314,13 @@ def transfer_of(check: Check, rule: str) -> str:
     """Write the call that finds the learning rate under a rule, at both ends of the sizes."""
     widths, depths = (_ends(check.sizes[axis]) for axis in AXES)
     rules = "" if rule == RULE else f", rules=({rule!r},)"
-    return f"nfd.transfer(make_model, batches, {widths}, {depths}{rules}{_optimizer(check)})"
+    sizes = f"{widths}, {depths}"
+    return f"nfd.transfer(make_model, {check.data}, {sizes}{rules}{_optimizer(check)})"
+
+
+def _sample(check: Check) -> str:
+    """Write what a plan is traced with."""
+    return "task.sample" if check.data == "task" else "nfd.Task(batches).sample"
 
 
 # ---- Nothing is wrong
@@ -519,7 +526,7 @@ def call_of(check: Check, sizes: Mapping[Axis, Sequence[int]] | None = None, **c
         text = f"{value:g}" if isinstance(value, float) else repr(value)
         options.append(f"{name}={text}")
     lists = ", ".join(str(list(asked[axis])) for axis in AXES)
-    return f"nfd.check(make_model, batches, {lists}, {', '.join(options)})"
+    return f"nfd.check(make_model, {check.data}, {lists}, {', '.join(options)})"
 
 
 # ---- The table in a terminal, and all sentences
