@@ -13,7 +13,7 @@ from nfd.core.activations import ACTIVATIONS, activation, gaussian_mean
 from nfd.core.checks import check_depth
 from nfd.core.estimates import Interval, combined, mean, satterthwaite, squared_distances, student
 from nfd.core.random import Increment, derive, generator
-from nfd.core.tables import as_text, bar, table_of
+from nfd.core.tables import LogClock, as_text, bar, table_of
 from nfd.runs.losses import cross_entropy, loss_of
 
 COVARIANCES = [(1.3, 0.7, -0.4), (1.0, 1.0, 0.95), (4.0, 0.5, 0.1), (0.3, 2.0, -0.7)]
@@ -253,7 +253,7 @@ def test_a_log_gets_a_line_a_minute(
     now = [0.0]
     monkeypatch.setattr("nfd.core.tables.time.monotonic", lambda: now[0])
     for enabled in (True, False):
-        with bar(10, "transfer", enabled) as advance:
+        with bar(10, "transfer", enabled, LogClock()) as advance:
             for step in range(1, 11):
                 now[0] += seconds
                 advance(1, f"{step} of 10")

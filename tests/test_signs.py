@@ -4,6 +4,7 @@ ones.
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import warnings
@@ -213,15 +214,18 @@ def test_a_training_without_a_plan_that_goes_wrong_raises_the_alert_of_its_sign(
 def test_a_resumed_watch_without_a_plan_goes_on_and_repeats_nothing() -> None:
     torch.manual_seed(0)
     model = dead(mlp())
+    later = copy.deepcopy(model)
     optimizer = adamw(1e-3)(model)
     watch = nfd.Watch(model, None, POINTS[0][0], every=2)
     with pytest.warns(
         RuntimeWarning, match=r"4: 1 layer gets inputs .* vary \(4\); varying features is 0"
     ):
         train(model, POINTS[:6], optimizer, watch)
-    resumed = nfd.Watch(model, None, POINTS[0][0], every=2)
+    resumed = nfd.Watch(later, None, POINTS[0][0], every=2)
     resumed.load_state_dict(json.loads(json.dumps(watch.state_dict(start=False))))
-    train(model, POINTS[:4], optimizer, resumed)  # warnings are errors
+    later.load_state_dict(model.state_dict())
+    optimizer = adamw(1e-3)(later)
+    train(later, POINTS[:4], optimizer, resumed)  # warnings are errors
     assert resumed.alerts == watch.alerts
     assert resumed.steps == 10
 

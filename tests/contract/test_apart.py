@@ -90,7 +90,7 @@ def test_class_ids_may_have_any_whole_type(kind: torch.dtype) -> None:
 
 
 def test_targets_in_a_list_are_named() -> None:
-    with pytest.raises(ValueError, match=r"targets that are a tensor; got list"):
+    with pytest.raises(TypeError, match=r"targets that are a tensor; got list"):
         predicted([(x, y.tolist()) for x, y in BATCHES])
 
 

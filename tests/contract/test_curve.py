@@ -194,7 +194,7 @@ FAST = nfd.RateSchedule(warmup=10, fall="linear", share=0.4)
 def watched(losses: dict[int, float]) -> nfd.Watch:
     """A watch that was given the losses of a run, and made a forecast after its first quarter."""
     model = Residual(8, 2)
-    x = torch.randn(4, 5)
+    x = torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
     plan = nfd.plan(model, rule="complete-p", make_model=Residual, base=(8, 2), sample=x)
     watch = nfd.Watch(plan.apply_(model, 0), plan, x, every=12)
     with warnings.catch_warnings():

@@ -343,10 +343,19 @@ def texts(steps: int, rows: int = 8, length: int = 16) -> list[tuple[Tensor, Ten
     return [(part[:, :-1], part[:, 1:]) for part in ids]
 
 
+def task(steps: int, rows: int = 8) -> nfd.Task:
+    """Texts as long as the vocabulary is large, so that the axis of the classes must be said."""
+
+    def loss(out: Tensor, y: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(out.flatten(0, -2), y.flatten())
+
+    return nfd.Task(texts(steps, rows), loss=loss)
+
+
 def checked(steps: int = 4, rows: int = 8, seeds: int = 3, **about: Any) -> nfd.Check:
     make: Any = partial(Model, balanced=False, **about)
     settings: dict[str, Any] = {"rule": "mup", "optimizer": "adamw", "lr": 1e-3, "seeds": seeds}
-    return nfd.check(make, texts(steps, rows), [16, 32], [2], **settings, remedy=False)
+    return nfd.check(make, task(steps, rows), [16, 32], [2], **settings, remedy=False)
 
 
 def told(check: nfd.Check) -> dict[str, nfd.Failure]:
@@ -396,7 +405,7 @@ def collapsing(width: int, depth: int, above: int = 0) -> nn.Module:
 def test_a_router_that_chooses_one_expert_is_named(above: int, networks: int) -> None:
     make: Any = partial(collapsing, above=above)
     options: Any = {"rule": "mup", "optimizer": "adamw", "lr": 1e-3, "remedy": False}
-    check = nfd.check(make, texts(4), [16, 32], [2], seeds=3, **options)
+    check = nfd.check(make, task(4), [16, 32], [2], seeds=3, **options)
     failure = told(check)["router-collapsed"]
     assert failure.event.layer == "blocks.0.moe.router"
     assert failure.event.size == 1
@@ -421,7 +430,7 @@ def test_a_gradient_that_is_not_asked_for_is_no_fault() -> None:
         return model
 
     options: Any = {"rule": "mup", "optimizer": "adamw", "lr": 1e-3, "remedy": False}
-    check = nfd.check(frozen, texts(4), [16, 32], [2], seeds=2, **options)
+    check = nfd.check(frozen, task(4), [16, 32], [2], seeds=2, **options)
     assert not told(check)
     assert math.isfinite(check.runs[0]["loss"])
 

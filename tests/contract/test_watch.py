@@ -486,6 +486,8 @@ def test_a_watch_may_be_collected_while_an_optimizer_calls_its_hooks(planned: An
     handle = register_optimizer_step_post_hook(collect)
     watch = nfd.Watch(model, plan, SAMPLE)
     watch.listeners.append(watch.step)
+    # Watches of other tests may still wait to be collected.
+    gc.collect()
     count = len(_global_optimizer_post_hooks)
     del watch
     models.train(model, optimizer, BATCHES[:2], None)

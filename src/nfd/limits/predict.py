@@ -640,7 +640,9 @@ def _wide_networks(
         limit = to_limit(at, depths, wanted or _RTOL)
         wide = Networks(limit, limit.depths, at)
         losses = wide.of("losses")[wide.kept]
-        error = rms(stderr(losses)) / rms(losses.mean(0))
+        # Losses that are exactly zero have no relative error.
+        size = rms(losses.mean(0))
+        error = rms(stderr(losses)) / size if size else 0.0
         if wanted is None or not error > wanted:
             return wide, error
         most = ensembles.most(wide)

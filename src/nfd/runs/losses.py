@@ -174,11 +174,15 @@ def classes_last(output: Any, y: Tensor) -> Tensor:
     out = outputs_of(output)
     has_classes_last = out.shape[:-1] == y.shape
     has_classes_second = out.dim() == y.dim() + 1 and out[:, 0].shape == y.shape
-    if has_classes_last and has_classes_second and out.dim() > 2 and 1 not in out.shape[1:]:
+    could_be_both = has_classes_last and has_classes_second and out.dim() > 2
+    # Language models of Hugging Face have them last.
+    if could_be_both and 1 not in out.shape[1:] and not hasattr(output, "logits"):
         raise InputError(
             f"loss='cross-entropy' cannot tell which axis of the logits {list(out.shape)} holds "
-            f"the classes, for targets {list(y.shape)}. Say it by nfd.Task(batches, loss=...), "
-            "such as loss=torch.nn.functional.cross_entropy where the classes are second."
+            f"the classes, for targets {list(y.shape)}. Say it by nfd.Task(batches, loss=...): "
+            "loss=torch.nn.functional.cross_entropy where the classes are second, and loss=lambda "
+            "out, y: torch.nn.functional.cross_entropy(out.flatten(0, -2), y.flatten()) where they "
+            "are last."
         )
     if has_classes_last:
         return out
