@@ -151,7 +151,7 @@ def test_faults_of_the_check_are_told(tmp_path: Path, monkeypatch: pytest.Monkey
         monkeypatch.setattr(Limits, "is_of_sound", is_sound, raising=False)
         watch = watched(1e-9, tmp_path / "run.html")
         for text in (one_line(watch), text_of(tmp_path / "run.html")):
-            assert ("the check that this watch expects found faults" in text) != is_sound
+            assert ("he small networks had faults, too" in text) != is_sound
 
 
 def test_the_values_are_those_of_the_rows(tmp_path: Path) -> None:
