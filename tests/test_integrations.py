@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,20 @@ def test_trainers_go_on_and_warn_of_nothing_without_an_alert(
     watch, logged = trained(tmp_path, {"on_alert": "stop"})
     assert (watch.steps, watch.should_stop, logged) == (4, False, [0.0] * 4)
     assert [record for record in caplog.records if record.name == "nfd"] == []
+
+
+@pytest.mark.parametrize("trained", [trained_by_transformers, trained_by_lightning])
+@pytest.mark.parametrize("every", [5, 4])
+def test_trainers_warn_before_a_training_that_ends_without_a_look(
+    trained: Any, every: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of four steps."""
+    ends_before = every > 4
+    expected = pytest.warns(UserWarning, match=r"Watch\(\.\.\., every=1\)")
+    with expected if ends_before else contextlib.nullcontext():
+        watch, _ = trained(tmp_path, {"every": every})
+    assert (watch.steps, bool(watch.rows)) == (4, not ends_before)
+    assert ends_before == any("no layer will be" in r.getMessage() for r in caplog.records)
 
 
 @pytest.mark.parametrize("rule", ["standard", None])

@@ -17,6 +17,7 @@ import torch
 from torch import distributed, nn
 
 from nfd.core.errors import InputError, InputTypeError
+from nfd.core.notices import tell
 from nfd.core.words import quoted
 from nfd.meters.reading import WatchRow
 from nfd.scaling.base_group import SCALE
@@ -28,6 +29,8 @@ from nfd.watch.watch import Watch
 
 # The entry of a watch in the state of Hugging Face's Trainer.
 _STATE = "nfd.Watch"
+# A short training is advised to take so many looks.
+_FEW_LOOKS = 10
 
 
 @cache
@@ -63,6 +66,19 @@ class _Hooks:
             )
         self.plan = plan
         self.watch = watch
+
+    def _tell_of_no_look(self, steps: float) -> None:
+        """Warn where a training of so many steps ends before the next look of the watch."""
+        watch = self.watch
+        if watch is None or steps <= watch.steps:
+            return
+        if steps // watch.every == watch.steps // watch.every:
+            tell(
+                f"The watch looks every {watch.every} steps, and this training ends at step "
+                f"{steps:g}: no layer will be looked at. Make it with "
+                f"nfd.Watch(..., every={max(1, round(steps) // _FEW_LOOKS)}).",
+                UserWarning,
+            )
 
     def _step(self, watch: Watch, loss: torch.Tensor | float | None = None) -> dict[str, float]:
         """Step a watch, and return the numbers to log.
@@ -135,6 +151,7 @@ class _InTrainer(_Hooks):
             self.watch.load_state_dict(stored)
         if self.watch is not None:
             self._logged = self.watch.steps
+        self._tell_of_no_look(state.max_steps)
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Step the watch, before gradients are cleared."""
@@ -215,6 +232,7 @@ class _InLightning(_Hooks):
             planned = (part for part in parts if held_by(part).keys() == self.plan.entries.keys())
             remedy = "Let configure_optimizers return plan.make_optimizer(self.model, lr=...)."
             check_optimizers(self.plan, next(planned, pl_module), trainer.optimizers, remedy)
+        self._tell_of_no_look(trainer.estimated_stepping_batches)
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: nn.Module, outputs: Any = None, *_: Any, **__: Any

@@ -161,6 +161,18 @@ class Scores:
         return self.learns and not self.edge
 
     @property
+    def fails_from(self) -> float:
+        """The lowest rate above the best at which half of the seeds or more learn nothing.
+
+        Infinite where no such rate was trained.
+        """
+        trained = ~np.isnan(self.losses)
+        lost = ((self.losses >= self.guess) & trained).sum(0) >= trained.sum(0) / 2
+        above = np.arange(len(self.log2_eta)) > self.typical.argmin()
+        failing = self.log2_eta[lost & above]
+        return math.pow(2, failing[0]) if len(failing) else math.inf
+
+    @property
     def reached(self) -> Array:
         """Scores ``[S]``, each at the rate that is best for the other seeds, so free of luck.
 

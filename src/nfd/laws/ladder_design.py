@@ -165,15 +165,17 @@ class LadderPlan(Shown):
         if answer.tone != "good":
             return answer
         good = [choice for choice in self.choices if choice.is_worth_it]
+        title = f"{forecast.run} need no further run"
         because = f"The forecast's interval is {percent(forecast.width)} wide, of its value."
         if not good and self.choices:
             because += " No run of these budgets narrows it by a twentieth: it is not worth it."
         elif good:
+            title = f"{forecast.run} can be forecast now; one more run would narrow it"
             because += f" The cheapest run that is worth it leaves about {percent(good[0].after)}."
         return Answer(
             "good",
             USABLE,
-            f"{forecast.run} need no further run",
+            title,
             because,
             but=answer.but,
             about=answer.about,

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from nfd.core.words import number
+from nfd.core.words import listed, number
 
 Array = NDArray[np.float64]
 
@@ -22,6 +22,8 @@ _ONE_BUDGET = 1.3
 _RISES = 0.7
 # So many sizes may be a ladder along one line.
 _FEW = 8
+# Of the sizes that do not fit, so many are named.
+_MOST_NAMED = 4
 
 
 def about_rising(
@@ -55,15 +57,15 @@ def about_rising(
             f"the {score} rises from the smallest size, {least}: larger networks train worse. "
             f"{_TOO_HIGH} {_OTHERWISE}"
         )
+    above = _named(variables, sizes[order[lowest + 1 :]])
+    larger = f"the {score} falls up to {least} and rises for larger networks ({above})"
     if len(variables) == 1 and _is_valley(ordered, lowest):
         return (
-            f"the {score} falls up to {least} and rises for larger networks. If all runs had the "
-            "same compute, this is an isoFLOP profile: add a column of flops, or of tokens, and "
-            f"runs of other budgets. Otherwise: {_TOO_HIGH}"
+            f"{larger}. If all runs had the same compute, this is an isoFLOP profile: add a "
+            "column of flops, or of tokens, and runs of other budgets. Otherwise: "
+            f"{_TOO_HIGH}"
         )
-    return (
-        f"the {score} falls up to {least} and rises for larger networks. {_TOO_HIGH} {_OTHERWISE}"
-    )
+    return f"{larger}. {_TOO_HIGH} {_OTHERWISE}"
 
 
 _TOO_HIGH = (
@@ -75,6 +77,17 @@ _OTHERWISE = (
     "If it is a loss of validation whose loss of training falls, the networks overfit: give more "
     "data, or the runs before they do."
 )
+
+
+def _named(variables: Sequence[str], sizes: Array) -> str:
+    """The first sizes in words, and how many more there are."""
+    names = [
+        " on ".join(f"{number(value)} {name}" for name, value in zip(variables, size, strict=True))
+        for size in sizes.tolist()
+    ]
+    if len(names) <= _MOST_NAMED:
+        return listed(names)
+    return f"{', '.join(names[:_MOST_NAMED])} and {len(names) - _MOST_NAMED} more"
 
 
 def _is_accuracy(losses: Array, score: str) -> bool:

@@ -148,10 +148,7 @@ class RuleTransfer:
         for axis, doublings in self.drifts.items():
             if self.decision is not None and math.isnan(doublings.value):
                 continue
-            factor = doublings.scaled(math.log(2)).exp()
-            sentences.append(
-                f"When {axis} doubles, the best rate is multiplied by {factor.in_words()}."
-            )
+            sentences.append(moves_in_words(axis, doublings))
         if self.doubt:
             sentences.append(f"{self.doubt}.")
         return f"{name[0].upper()}{name[1:]}: {' '.join(sentences)}"
@@ -233,6 +230,12 @@ def sizes_of(rules: Sequence[RuleTransfer]) -> list[Size]:
     for answer in rules:
         sizes |= dict.fromkeys(answer.cells)
     return list(sizes)
+
+
+def moves_in_words(axis: Axis, doublings: Interval) -> str:
+    """How the best rate follows a size: ``doublings`` of the rate per doubling of the axis."""
+    factor = doublings.scaled(math.log(2)).exp()
+    return f"When {axis} doubles, the best rate is multiplied by {factor.in_words()}."
 
 
 def size_in_words(size: Size, sizes: Sequence[Size]) -> str:

@@ -25,6 +25,7 @@ from nfd.laws.rule_transfer import (
     RuleTransfer,
     SearchSpent,
     TransferVerdict,
+    moves_in_words,
     rule_in_words,
     size_in_words,
     sizes_of,
@@ -166,6 +167,12 @@ class Question:
             f"{self._at_small_rate(best, small, large)} {self._paid(best)}; the limit is "
             f"{LIMIT:g} %. Larger networks were not tried."
         ]
+        evidence += [
+            moves_in_words(axis, doublings)
+            for axis, doublings in best.drifts.items()
+            if math.isfinite(doublings.value)
+        ]
+        evidence += self._failing(best)
         evidence += [one.transferred for one in best.against.values() if one.decision is not None]
         answer = Answer(
             "good",
@@ -176,6 +183,15 @@ class Question:
             advice.next,
         )
         return Decided(answer, advice)
+
+    def _failing(self, best: RuleTransfer) -> list[str]:
+        """Say from which rate on training fails, at the size where that is lowest."""
+        size, rate = min(
+            ((size, cell.fails_from) for size, cell in best.cells.items()), key=lambda at: at[1]
+        )
+        if math.isinf(rate):
+            return []
+        return [f"At rates from {number(rate)} on, {self.size(size)} learns nothing."]
 
     def _plan(self, best: RuleTransfer, small: Size, large: Size) -> Advice:
         """Plan twice the largest size by the smallest network's best rate."""

@@ -338,6 +338,10 @@ def _sound(check: Check, about: str) -> Answer:
             f"The steepest is {name_of(steepest)}, which goes as {power_in_words(steepest)}; "
             f"beyond {number(CLEAR_EXPONENT)} it would be a fault."
         )
+    undecided = len(undecided_rows(check))
+    if undecided:
+        of_all = f" Of {len(quantities(check.table))} quantities {_not_decided(undecided)}"
+        because = f"{because}{of_all}: no known mistake lies in their intervals.".strip()
     return Answer(
         "good",
         "Scales",
