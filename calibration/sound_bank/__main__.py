@@ -21,7 +21,7 @@ from calibration.sound_bank.judges import (
     transferred,
     watched,
 )
-from calibration.sound_bank.page import NUMBERS, SOUND, read_numbers, write_page
+from calibration.sound_bank.page import NUMBERS, read_numbers, write_page
 from nfd.core.files import write_json
 from nfd.core.tables import Row
 
