@@ -297,6 +297,45 @@ class OwnDecay(Each):
                 p.mul_(1 - group["weight_decay"]).sub_(p.grad.sign(), alpha=group["lr"])
 
 
+class Proximal(Each):
+    """Signs; the decay divides the weights after the update."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.sub_(self.direction(p, self.state[p], group), alpha=group["lr"])
+                p.div_(1 + group["lr"] * group["weight_decay"])
+
+    def direction(self, p: Tensor, state: dict[str, Any], group: dict[str, Any]) -> Tensor:
+        return p.grad.sign()
+
+
+class Adan(Proximal):
+    """Xie et al. 2022: a running mean of differences of gradients beside Adam's two."""
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        betas: Any = (0.98, 0.92, 0.99),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+    ) -> None:
+        super().__init__(params, lr, weight_decay, betas=betas, eps=eps)
+
+    def direction(self, p: Tensor, state: dict[str, Any], group: dict[str, Any]) -> Tensor:
+        first, second, third = group["betas"]
+        step = state["step"] = state.get("step", 0) + 1
+        change = p.grad - state.get("last", p.grad)
+        state["last"] = p.grad.clone()
+        mean_gradient = mean(state, "exp_avg", p.grad, first) / (1 - first**step)
+        mean_change = mean(state, "exp_avg_diff", change, second) / (1 - second**step)
+        square = (p.grad + second * change) ** 2
+        root = (mean(state, "exp_avg_sq", square, third) / (1 - third**step)).sqrt()
+        return (mean_gradient + second * mean_change) / (root + group["eps"])
+
+
 class Lookahead(torch.optim.Optimizer):
     """Holds another optimizer."""
 

@@ -255,6 +255,76 @@ def test_states_of_one_precision_and_an_idle_first_step_are_measured() -> None:
         check_law(replace(law, decoupled=True), like.Single)
 
 
+# ---- an optimizer that somebody describes
+
+ADAN = nfd.OptimizerLaw(
+    "adan",
+    lambda groups, **options: like.Adan(groups, **options),
+    classes=("Adan",),
+    epsilon=True,
+    states=4,
+    hyperparameters=(
+        nfd.Hyperparameter("weight_decay", "weight decay", 0.0),
+        nfd.Hyperparameter("eps", "epsilon", 1e-8),
+        nfd.Hyperparameter("betas", ("beta1", "beta1", "beta2")),
+    ),
+)
+
+
+@pytest.fixture
+def adan(monkeypatch: pytest.MonkeyPatch) -> nfd.OptimizerLaw:
+    """The law of Adan, registered for one test."""
+    monkeypatch.setitem(LAWS, "adan", ADAN)
+    return ADAN
+
+
+@pytest.mark.usefixtures("adan")
+def test_means_of_differences_of_gradients_are_filled_and_their_law_is_checked() -> None:
+    measured = check_law("adan")
+    assert (measured.states, measured.decay) == (4, "weights")
+    with pytest.raises(LawError, match="states is 3; measured 4"):
+        check_law(replace(ADAN, states=3))
+
+
+class OneShare(like.Adan):
+    """Its second beta weighs nothing: both means of gradients forget alike."""
+
+    def direction(self, p: Tensor, state: dict[str, Any], group: dict[str, Any]) -> Tensor:
+        first, _, third = group["betas"]
+        return super().direction(p, state, {**group, "betas": (first, first, third)})
+
+
+def test_a_mean_of_differences_that_forgets_otherwise_than_its_beta_is_named() -> None:
+    with pytest.raises(LawError, match=r"betas has 0.92, which follows 'beta1'"):
+        check_law(replace(ADAN, classes=()), OneShare)
+
+
+@pytest.mark.usefixtures("adan")
+def test_a_registered_law_is_the_law_of_its_class_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert law_of(like.Adan(both())) is ADAN
+    assert law_of(like.Adan) is ADAN
+    # Without a function that makes it, the class does.
+    monkeypatch.setitem(LAWS, "adan", replace(ADAN, make=None))
+    law = law_of(like.Adan)
+    assert (law.name, law.make) == ("adan", like.Adan)
+    assert LAWS["adan"] == law
+    # A class of another name is measured, and so is one with steps of its own.
+    assert law_of(like.Signum).name == "signum"
+
+
+def test_decay_of_weights_after_an_update_is_told_from_decay_of_the_gradient() -> None:
+    for kind, decoupled in ((like.Proximal, True), (like.OwnDecay, True), (like.Single, False)):
+        assert law_of(kind(both())).decoupled == decoupled
+    model = Fused(16, 2)
+    plan = nfd.plan(
+        model, (8, 2), make_model=Fused, sample=SAMPLE, rule="mup", optimizer=like.Proximal
+    )
+    optimizer = plan.make_optimizer(model, 0.1, weight_decay=0.1)
+    # A step of every group removes the same share of the weights.
+    shares = [group["lr"] * group["weight_decay"] for group in optimizer.param_groups]
+    assert shares == pytest.approx([0.1 * 0.1] * len(shares))
+
+
 def test_a_class_that_steps_otherwise_than_its_name_is_measured() -> None:
     class AdamW(torch.optim.AdamW):
         @torch.no_grad()

@@ -105,8 +105,9 @@ def _false_hyperparameters(law: OptimizerLaw, probe: Probe) -> list[str]:
     """List what a law says of settings that groups lack, or that are not running means."""
     probe = probe.in_its_precision()
     gradient = signs(*PANEL[0])
-    optimizer, before = probe.states(gradient)
-    _, after = probe.states(gradient, idle=1)
+    # The first idle step still has a difference to the last gradient.
+    optimizer, before = probe.states(gradient, idle=1)
+    _, after = probe.states(gradient, idle=2)
     pasts = _pasts(before, after)
     false = list[str]()
     for setting in law.settings:

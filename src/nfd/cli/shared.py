@@ -12,6 +12,7 @@ from nfd.cli.setup_file import Setup
 from nfd.core.checks import check_count
 from nfd.core.errors import InputError
 from nfd.core.files import prepare_results
+from nfd.core.names import PLANNED_RULES, RULE
 from nfd.core.options import option
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class NetworkCommand(AnsweringCommand):
         is_path=True,
     )
     rule: str | None = option(
-        None, "scaling rule, such as mup or standard; complete-p by default", group="Model"
+        None, f"scaling rule: {', '.join(PLANNED_RULES)}; {RULE} by default", group="Model"
     )
     optimizer: str | None = option(
         None, "adamw by default; sgd, adam, muon or another registered one", group="Model"

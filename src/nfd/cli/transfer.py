@@ -72,7 +72,9 @@ class TransferCommand(LoggedCommand):
         False, "train the sizes between, too; with --lr they always are", group="Training"
     )
     rules: tuple[str, ...] | None = option(
-        None, "rules to compare; by default standard beside that of the family", group="Training"
+        None,
+        "rules to compare, of those of --rule; by default standard beside that of the family",
+        group="Training",
     )
     axes: tuple[str, ...] = option(
         (),

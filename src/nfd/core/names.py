@@ -5,7 +5,7 @@ Python and the shell share them.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 # ---- Names
 
@@ -24,6 +24,8 @@ BasisName = Literal["auto", "inputs", "gradients"]
 # of rates that scale with width
 WideRuleName = Literal["mup", "depth-mup", "depth-mup-inner", "complete-p"]
 RuleName = Literal["standard", "ntk", WideRuleName]
+# of plans of any model: "ntk" is for a network of the paper
+PLANNED_RULES: tuple[RuleName, ...] = ("standard", *get_args(WideRuleName))
 KernelKind = Literal["nngp", "ntk", "independent-feedback"]
 Data = Literal["digits", "cifar10"]
 ExecutorName = Literal["processes", "inline", "ray", "slurm"]

@@ -90,6 +90,7 @@ class Meter:
     Attributes:
         title: its name above charts; a change by training has a delta in front.
         meaning: what it is, in words and by its equation.
+        quantity: what it is the size of, as a watch says it; empty where its name says it.
         axes: along which it is judged.
         bound: what it would be at perfect alignment, where that is read.
         natural: trends of sound networks; the first that explains an exponent counts.
@@ -101,6 +102,7 @@ class Meter:
 
     title: str
     meaning: str
+    quantity: str = ""
     axes: tuple[Axis, ...] = AXES
     bound: Bound | None = None
     natural: tuple[Natural, ...] = ()
@@ -177,7 +179,7 @@ _STREAM_UPDATE_LIMIT = (Natural("depth", "LIMIT", "independent", _independent_up
 
 # ---- Advice that rows share
 
-_WIDE = tuple(name for name, rule in RULES.items() if rule.scales_width)
+_WIDE = tuple(name for name, rule in RULES.items() if rule.has_width_limit)
 _DEEP = tuple(name for name in _WIDE if RULES[name].scales_depth)
 _COMPLETE_P: tuple[RuleName, ...] = ("complete-p",)
 _EQUATION_8: tuple[RuleName, ...] = ("complete-p", "depth-mup-inner")
@@ -201,6 +203,7 @@ METERS = {
     "first_activation": Meter(
         "Stream at the first block",
         "RMS of the stream that enters the first block",
+        quantity="RMS of the first stream",
         axes=("width",),
         advice={
             ("width", "GROWS"): Advice(
@@ -214,6 +217,7 @@ METERS = {
     "activation": Meter(
         "Residual stream",
         "RMS of the stream after the last block",
+        quantity="RMS of the stream",
         natural=_STREAM_LIMIT,
         advice={
             ("width", "GROWS"): Advice("The residual stream grows with width", _WIDE),
@@ -227,6 +231,7 @@ METERS = {
     "activation_update": Meter(
         "Δ stream",
         "RMS of its change by training",
+        quantity="RMS change of the stream",
         # Its bound is the sum of what every block changes: whatever it falls by less than that is
         # a matter of directions.
         bound=Bound("activation_bound", least_fall=0.0),
@@ -277,6 +282,7 @@ METERS = {
     "function_update": Meter(
         "Δ outputs",
         "RMS of the change of the outputs by training",
+        quantity="RMS change of the network's output",
         natural=_FUNCTION_LIMIT,
         advice={
             **_UPDATES_IN_WIDTH,
@@ -297,6 +303,7 @@ METERS = {
     "update_to_weight": Meter(
         "Δ weight ÷ weight",
         "largest singular value of the change of inner matrices over that of their start",
+        quantity="largest change of the weights",
         natural=_LAYER_LIMIT,
         advice=_UPDATES_IN_WIDTH,
     ),
@@ -304,6 +311,7 @@ METERS = {
         "Alignment of updates",
         "how well the last update of a matrix is aligned with its inputs, relative to perfect "
         "alignment: 1 where sums over n coordinates add as n, n^-1/2 where they add as sqrt(n)",
+        quantity="alignment of the last update",
         axes=("width",),
         advice={
             ("width", "COLLAPSES"): Advice(
@@ -353,18 +361,13 @@ METERS_OF_LAYERS = {
 }
 
 
-# The same numbers, and what a watch reads of the whole network, as names of quantities.
-_QUANTITIES = {
+# What these are the size of, as ``Meter.quantity`` says it of meters of the table; and the learning
+# rate, which a watch reads beside them.
+_QUANTITIES_OF_LAYERS = {
+    "update": "RMS change of the output",
     "change": "relative weight change",
     "weight": "relative weight size",
-    "update": "RMS change of the output",
     "added": "RMS added to the stream",
-    "activation": "RMS of the stream",
-    "activation_update": "RMS change of the stream",
-    "first_activation": "RMS of the first stream",
-    "function_update": "RMS change of the network's output",
-    "update_to_weight": "largest change of the weights",
-    "alignment": "alignment of the last update",
     "rate": "learning rate",
 }
 
@@ -372,7 +375,10 @@ _QUANTITIES = {
 def quantity_in_words(meter: str) -> str:
     """What a meter of a watched run is the size of, and of which stack if of several."""
     name, _, stack = meter.partition(" of ")
-    text = _QUANTITIES.get(name, in_words(name))
+    text = _QUANTITIES_OF_LAYERS.get(name, "")
+    if name in METERS:
+        text = METERS[name].quantity
+    text = text or in_words(name)
     return f"{text}, {stack}" if stack else text
 
 

@@ -61,6 +61,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, pairwise
+from numbers import Real
 from typing import Any, cast
 
 import torch
@@ -440,7 +441,7 @@ class StackLook:
             if meter not in self.baseline.unread[self.stack]:
                 number = number_of(self)
             if number is not None:
-                numbers[meter] = number
+                numbers[meter] = _checked(meter, number)
         return numbers
 
     def bounds(self, numbers: Mapping[str, float]) -> dict[str, float]:
@@ -587,6 +588,16 @@ NUMBERS: dict[str, Callable[[StackLook], float | None]] = {
     "update_to_weight": _update_to_weight,
     "alignment": _alignment,
 }
+
+
+def _checked(meter: str, number: object) -> float:
+    """Return the number of a meter; TypeError naming the meter for anything else."""
+    if isinstance(number, bool) or not isinstance(number, Real):
+        raise InputTypeError(
+            f"The meter {meter!r} must be a float, or None where a stack has none; its function in "
+            f"NUMBERS returned a {type(number).__name__}."
+        )
+    return float(number)
 
 
 def copies(infos: Mapping[str, TensorInfo]) -> dict[str, Tensor]:

@@ -368,7 +368,7 @@ def _judgement(trend: _Trend, count: int, rule: RuleName, beside: Beside) -> Row
         return {"verdict": "NOT MEASURED", "reason": "zero", "cause": text}
     positive = _positive(trend.points)
     if {size for size, _, _ in positive} != set(sizes):
-        text = "zero or not finite in every network of some size."
+        text = "zero, negative or not finite in every network of some size."
         return {"verdict": "UNCERTAIN", "reason": "missing", "cause": text}
 
     span = sizes[-1] / sizes[0]
@@ -388,7 +388,7 @@ def _judgement(trend: _Trend, count: int, rule: RuleName, beside: Beside) -> Row
         "flat": f"no significant trend with {axis}.",
         "little": f"depends little on {axis}: {changed}.",
         "edge": f"undecided: {changed}. More seeds or larger sizes would settle it.",
-        "broken": "zero or not finite in some networks.",
+        "broken": "zero, negative or not finite in some networks.",
     }
     text = texts.get(reason) or EXPLANATIONS[reason].format(change=changed)
     return {"verdict": verdict, "reason": reason, "cause": text}

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from nfd.core.checks import check_choice
 from nfd.core.errors import InputError
 from nfd.scaling.measured import measured_law
-from nfd.scaling.optimizers import LAWS, OptimizerLaw, law_by_class, register_optimizer
+from nfd.scaling.optimizers import (
+    LAWS,
+    OF_THE_LIBRARY,
+    OptimizerLaw,
+    law_by_class,
+    register_optimizer,
+)
+from nfd.scaling.probe import PANEL, START, parameter_like, signs
+from nfd.scaling.remake import probes_of
 from nfd.scaling.rules import rule_named
 
 
@@ -24,10 +34,31 @@ def law_of(optimizer: object) -> OptimizerLaw:
     is_object = hasattr(optimizer, "param_groups")
     if not is_object and not callable(optimizer):
         return LAWS[str(check_choice("optimizer", optimizer, LAWS))]
-    law = law_by_class(optimizer) if is_object else None
+    law = None
+    if is_object:
+        law = law_by_class(optimizer)
+    elif isinstance(optimizer, type):
+        law = _registered_law(optimizer)
     if law is not None:
         return law
     return measured_law(optimizer)
+
+
+def _registered_law(kind: type) -> OptimizerLaw | None:
+    """Find the law that somebody registered for a class, which makes its optimizers without one.
+
+    Laws of the library are not meant: a class of such a name is measured, as it may step otherwise.
+    """
+    try:
+        law = law_by_class(probes_of(kind)[0].optimizer([parameter_like(signs(*PANEL[0]), START)]))
+    # Its measurement says why no optimizer can be made.
+    except InputError:
+        return None
+    if law is None or law in OF_THE_LIBRARY:
+        return None
+    if law.make is None:
+        law = register_optimizer(replace(law, make=kind), replace=True)
+    return law
 
 
 def check_optimizer(

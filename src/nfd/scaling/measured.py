@@ -187,8 +187,8 @@ def _check_scalable(probe: Probe, gradient: Tensor, update: Tensor) -> None:
         if state.shape == gradient.shape and not bool(state.any()):
             raise MeasurementError(
                 f"optimizer is a {type(optimizer).__name__}, whose state {name!r} is not filled "
-                "by step (as a Hessian is by another method): stepping does not show its updates. "
-                "Pass its law, nfd.OptimizerLaw."
+                "by step (as a Hessian is by another method): stepping does not show its updates, "
+                "nor whether a law of it is true. Unless it has a law, pass one, nfd.OptimizerLaw."
             )
 
 
@@ -277,10 +277,14 @@ def _decay(probe: Probe, gradient: Tensor) -> str | None:
     strength = 0.5
     # a sign shows a decay that is larger than the gradient
     gradient = 2.0**-10 * gradient
+    # Some decay the weights after their update, which must be small beside them then.
+    rate = RATE / 16
     # some leave the first step out
     for steps in (1, STEPS):
-        without = probe.update(gradient, settings={name: 0.0}, steps=steps)
-        change = probe.update(gradient, settings={name: strength}, steps=steps) - without
+        settings = {name: 0.0}
+        without = probe.update(gradient, settings=settings, steps=steps, rate=rate)
+        settings = {name: strength}
+        change = probe.update(gradient, settings=settings, steps=steps, rate=rate) - without
         if bool(change.any()):
             break
     else:
@@ -288,7 +292,7 @@ def _decay(probe: Probe, gradient: Tensor) -> str | None:
     expected = strength * parameter_like(gradient, START).detach()
     if deviation(change, expected) < ALIKE:
         return OF_WEIGHTS
-    if deviation(change * RATE, expected) < ALIKE:
+    if deviation(change * rate, expected) < ALIKE:
         return AT_ANY_RATE
     return OF_GRADIENT
 

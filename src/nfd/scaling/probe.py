@@ -130,14 +130,15 @@ class Probe:
         """Return the optimizer after some steps, and its tensors for one parameter.
 
         Args:
+            gradient: halved from step to step, as some states are of differences of gradients.
             idle: further steps, with a gradient of zero.
         """
         with _quiet_streams(), torch.enable_grad():
             gradient = gradient.to(self.dtype)
             parameter = parameter_like(gradient, START)
             optimizer = self.optimizer([parameter])
-            for _ in range(STEPS):
-                _step(optimizer, [parameter], [gradient])
+            for made in range(STEPS):
+                _step(optimizer, [parameter], [gradient * 2.0**-made])
             for _ in range(idle):
                 _step(optimizer, [parameter], [torch.zeros_like(gradient)])
         return optimizer, _tensors(optimizer.state[parameter])

@@ -139,6 +139,24 @@ class Rule:
     regime: Regime = "feature"
 
     @property
+    def has_width_limit(self) -> bool:
+        """Whether training has a limit of large width.
+
+        It has one where initial weights do not make outputs grow, and updates move them as much at
+        every width: entries of updates add up as the fan-in, initial ones as its root.
+        """
+        if not self.scales_width:
+            return False
+        for role in ROLES:
+            summed = 0.0 if role in INPUT_LIKE else 1.0
+            update = self.rate(role, _OF_ENTRIES)
+            moves_alike = update.fan_in + summed == 0 and update.fan_out == 0
+            start = self.std(role)
+            if not moves_alike or start.fan_in + summed / 2 > 0 or start.fan_out > 0:
+                return False
+        return True
+
+    @property
     def has_depth_limit(self) -> bool:
         """Whether training has a limit of large depth.
 
@@ -212,6 +230,10 @@ class _Size(NamedTuple):
     unit: Power
 
 
+# Updates whose entries are of order one at every size, as Adam's.
+_OF_ENTRIES = _Size(0.0, Power())
+
+
 # Every tensor of every training asks for them several times, and few differ.
 @lru_cache(maxsize=1024)
 def _powers(
@@ -254,11 +276,11 @@ def check_limit(rule: str, depth: float) -> None:
     For an infinite depth, also where it has no limit of large depth.
     """
     chosen = rule_named(rule)
-    if not chosen.scales_width:
-        wide = " or ".join(repr(name) for name, other in RULES.items() if other.scales_width)
+    if not chosen.has_width_limit:
+        wide = " or ".join(repr(name) for name, other in RULES.items() if other.has_width_limit)
         raise InputError(
-            f"rule={rule!r} has no limit of large width: its rates do not grow with it. Choose "
-            f"{wide}."
+            f"rule={rule!r} has no limit of large width: updates do not move outputs as much at "
+            f"every width. Choose {wide}."
         )
     if depth == math.inf and not chosen.has_depth_limit:
         deep = " or ".join(repr(name) for name, other in RULES.items() if other.has_depth_limit)

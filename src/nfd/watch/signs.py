@@ -46,6 +46,7 @@ from torch.nn.modules.conv import _ConvNd
 from nfd.core.estimates import rms
 from nfd.core.words import number
 from nfd.families.member import Member
+from nfd.meters.meter import quantity_in_words
 from nfd.meters.reading import WatchRow
 from nfd.meters.updates import Baseline, Calls, Pass, copies, layers_of, quiet
 from nfd.scaling.model import TensorInfo, modules, tensors, whole
@@ -310,6 +311,10 @@ class Signs:
         elif broken:
             counted = f"{len(broken)} of {len(infos)} tensors, first {broken[0]}"
             alert = replace(alert, reason=f"{alert.reason}: {counted}")
+        elif all(map(math.isfinite, losses.values())):
+            # What is read may overflow where no weight does; a new meter may also be wrong.
+            quantity = quantity_in_words(row.meter)
+            alert = replace(alert, reason=f"{alert.reason}: no tensor and no loss, but {quantity}")
         if was_steady([loss for _, loss in sorted(losses.items())]):
             alert = replace(alert, remedy=STEADY_REMEDY)
         if len(broken) > 1:
