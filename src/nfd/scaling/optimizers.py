@@ -155,7 +155,7 @@ class OptimizerLaw:
         shape_norm: a function of (rows, columns) of a stored matrix: the largest singular value of
             its updates, as a multiple of that in ``unit``, up to one constant. Rates compensate for
             it.
-        classes: names of the optimizer's classes, to recognise an optimizer object.
+        classes: names of the optimizer's classes, to recognise an optimizer object or class.
         epsilon: whether groups have an ``eps``, which must scale with the entries of the gradient.
         decoupled: whether weight decay acts on the weights directly, as in AdamW.
         states: numbers stored per parameter.
