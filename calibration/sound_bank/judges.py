@@ -25,7 +25,7 @@ from calibration.sound_bank.cases import BASE, Case, Mistake
 from nfd.core.tables import Row
 from nfd.laws.rule_transfer import TOLERANCE
 
-Variant = Literal["planned", "by hand", "broken"]
+Variant = Literal["planned", "by hand", "broken", "unscaled"]
 
 CHECK_STEPS = 5
 CHECKED = {
@@ -35,7 +35,7 @@ CHECKED = {
 # Of the planned model over its base.
 PLANNED = {"width": (128, 2), "both": (128, 6)}
 TRANSFER_STEPS = 20
-TRANSFERRED = {"width": ((32, 128), (2,)), "depth": ((32,), (2, 8))}
+TRANSFERRED = {"width": ((32, 128), (2,)), "depth": ((32,), (2, 8)), "far": ((32, 512), (2,))}
 TRUE_SEEDS = range(1000, 1005)
 OCTAVES = range(-4, 3)
 # Of the base: a rate at which nothing is learnt.
@@ -52,9 +52,11 @@ BREAKS_AT = 6
 
 
 def family_of(case: Case, variant: Variant, first: tuple[int, int] = BASE) -> nfd.Family:
-    """The networks of a case: by a plan under its rule, or as a user scales them."""
+    """The networks of a case: by a plan under its rule, without any, or as a user scales them."""
     if variant == "planned":
         return nfd.Family(case.make_model, first, case.rule, case.optimizer)
+    if variant == "unscaled":
+        return nfd.Family(case.make_model, first, "standard", case.optimizer)
     make_model = ByHand(case, is_broken=variant == "broken")
     return nfd.Family(make_model, first, "standard", case.optimizer)
 
@@ -62,7 +64,7 @@ def family_of(case: Case, variant: Variant, first: tuple[int, int] = BASE) -> nf
 def task_of(case: Case, variant: Variant, steps: int, seed: int = 0) -> nfd.Task:
     """The training of a case."""
     options = dict(case.options)
-    if variant != "planned":
+    if variant not in ("planned", "unscaled"):
         by_hand = ByHand(case, is_broken=variant == "broken")
         options = {name: options[name] for name in ("schedule",) if name in options}
         options["make_optimizer"] = by_hand.make_optimizer
@@ -180,7 +182,7 @@ def transferred(case: Case, variant: Variant, axis: str) -> Row:
             share = regret.share
             row["cost"] = [share.value, share.low, share.high]
         advised = moved.best(family.rule, widths[0], depths[0]).value
-        if math.isfinite(advised) and (variant == "broken" or verdict == "COSTS"):
+        if math.isfinite(advised) and (variant != "planned" or verdict == "COSTS"):
             row |= truth(family, task, (widths[-1], depths[-1]), advised, sweep)
     return row
 

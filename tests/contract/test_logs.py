@@ -508,6 +508,8 @@ def test_divergence_counts_and_does_not_move_the_optimum() -> None:
         best = transfer.best("logged", 128, 4)
         assert best.low < 2**-10 < best.high
         assert best.value == pytest.approx(2**-10, rel=0.3)
+    assert nfd.fit_transfer(rows).of("logged").cells[128, 4].fails_from == 2.0**-8
+    assert nfd.fit_transfer(rates(0.0)).of("logged").cells[128, 4].fails_from == math.inf
 
 
 # ---- the law of size

@@ -8,6 +8,7 @@ import json
 import math
 import warnings
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -83,12 +84,15 @@ def octaves(first: int, last: int) -> list[float]:
     return [2.0**k for k in range(first, last + 1)]
 
 
-def of_bowls(make_model: Any, optimizer: str = "sgd", **task: Any) -> nfd.Transfer:
+BOWL_RATES = (0.5, 0.7071, 1.0, 1.4142)
+
+
+def of_bowls(
+    make_model: Any, optimizer: str = "sgd", lr: Sequence[float] = BOWL_RATES, **task: Any
+) -> nfd.Transfer:
     """Under the rule that leaves every rate as it is."""
     family = nfd.Family(make_model, (4, 2), "standard", optimizer)
-    return nfd.transfer(
-        family, nfd.Task(ONES[:3], height, **task), [4, 16], [2], lr=(0.5, 0.7071, 1.0, 1.4142)
-    )
+    return nfd.transfer(family, nfd.Task(ONES[:3], height, **task), [4, 16], [2], lr=lr)
 
 
 def test_networks_that_are_the_same_for_two_seeds_are_refused() -> None:
@@ -113,6 +117,16 @@ def test_a_rate_that_transfers_is_told_from_one_that_does_not() -> None:
     assert steep.answer.title.startswith("A small network's rate costs too much")
     assert abs(flat.regret("standard").value) < 0.02
     assert steep.regret("standard").value > 1
+
+
+def test_a_rate_that_transfers_comes_with_its_drift_and_where_training_fails() -> None:
+    calm = of_bowls(Bowl).answer.because
+    failing = of_bowls(Bowl, lr=(*BOWL_RATES, 2.8284)).answer.because
+    for because in (calm, failing):
+        assert "The best rate is multiplied by 1.00 (95 %: 0.8" in because
+        assert "when width doubles" in because
+    assert "learns nothing" not in calm
+    assert "At rates from 2.8 on, the network of 4 wide, 2 deep learns nothing." in failing
 
 
 def test_the_advised_plan_has_the_optimizer_of_the_runs_and_no_more() -> None:

@@ -164,10 +164,10 @@ class Scores:
     def fails_from(self) -> float:
         """The lowest rate above the best at which half of the seeds or more learn nothing.
 
-        Infinite where no such rate was trained.
+        Infinite where no such rate was trained. They diverge where nobody said a loss of a guess.
         """
-        trained = ~np.isnan(self.losses)
-        lost = ((self.losses >= self.guess) & trained).sum(0) >= trained.sum(0) / 2
+        nothing_learnt = self.guess if self.least > 0 else math.inf
+        lost = (self.losses >= nothing_learnt).sum(0) >= self.counts / 2
         above = np.arange(len(self.log2_eta)) > self.typical.argmin()
         failing = self.log2_eta[lost & above]
         return math.pow(2, failing[0]) if len(failing) else math.inf

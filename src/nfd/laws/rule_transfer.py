@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from nfd.core.estimates import Interval, mean
 from nfd.core.names import AXES, Axis
 from nfd.core.tables import Row
+from nfd.core.words import listed
 from nfd.laws.best_rate import Scores, Size, fitted_exponent, in_words
 from nfd.laws.bowl import Array
 
@@ -145,10 +146,9 @@ class RuleTransfer:
             sentences.append(f"{self.verdict}: {self._cost(self.regret)}.")
         if self.decision is not None and self.decision.reason:
             sentences.append(f"Not decided, as {self.decision.reason}.")
-        for axis, doublings in self.drifts.items():
-            if self.decision is not None and math.isnan(doublings.value):
-                continue
-            sentences.append(moves_in_words(axis, doublings))
+        moves = moves_in_words(self.drifts)
+        if moves:
+            sentences.append(moves)
         if self.doubt:
             sentences.append(f"{self.doubt}.")
         return f"{name[0].upper()}{name[1:]}: {' '.join(sentences)}"
@@ -232,10 +232,19 @@ def sizes_of(rules: Sequence[RuleTransfer]) -> list[Size]:
     return list(sizes)
 
 
-def moves_in_words(axis: Axis, doublings: Interval) -> str:
-    """How the best rate follows a size: ``doublings`` of the rate per doubling of the axis."""
-    factor = doublings.scaled(math.log(2)).exp()
-    return f"When {axis} doubles, the best rate is multiplied by {factor.in_words()}."
+def moves_in_words(drifts: Mapping[Axis, Interval]) -> str:
+    """How the best rate follows sizes; empty where nothing is known.
+
+    Args:
+        drifts: doublings of the rate per doubling of every axis.
+    """
+    parts = list[str]()
+    for axis, doublings in drifts.items():
+        if math.isnan(doublings.value):
+            continue
+        factor = doublings.scaled(math.log(2)).exp()
+        parts.append(f"by {factor.in_words()} when {axis} doubles")
+    return f"The best rate is multiplied {listed(parts)}." if parts else ""
 
 
 def size_in_words(size: Size, sizes: Sequence[Size]) -> str:

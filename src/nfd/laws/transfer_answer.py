@@ -167,18 +167,13 @@ class Question:
             f"{self._at_small_rate(best, small, large)} {self._paid(best)}; the limit is "
             f"{LIMIT:g} %. Larger networks were not tried."
         ]
-        evidence += [
-            moves_in_words(axis, doublings)
-            for axis, doublings in best.drifts.items()
-            if math.isfinite(doublings.value)
-        ]
-        evidence += self._failing(best)
+        evidence += [moves_in_words(best.drifts), *self._failing(best)]
         evidence += [one.transferred for one in best.against.values() if one.decision is not None]
         answer = Answer(
             "good",
             "Transfers",
             f"Train at learning rate {number(rate.value)}{_with(best.rule)}",
-            " ".join(evidence),
+            " ".join(filter(None, evidence)),
             self._but(best, small, large),
             advice.next,
         )
@@ -191,7 +186,9 @@ class Question:
         )
         if math.isinf(rate):
             return []
-        return [f"At rates from {number(rate)} on, {self.size(size)} learns nothing."]
+        return [
+            f"At rates from {number(rate)} on, the network of {self.size(size)} learns nothing."
+        ]
 
     def _plan(self, best: RuleTransfer, small: Size, large: Size) -> Advice:
         """Plan twice the largest size by the smallest network's best rate."""

@@ -585,19 +585,12 @@ def _keep_ends(
 ) -> None:
     """Keep what enters and leaves a block, where it passes a stream on."""
     h = next((value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)), None)
-    after = (
-        result
-        if isinstance(result, Tensor)
-        else next(iter(result), None)
-        if isinstance(result, tuple)
-        else None
-    )
-    if (
-        h is None
-        or not isinstance(after, Tensor)
-        or h.shape != after.shape
-        or not h.is_floating_point()
-    ):
+    after = result
+    if isinstance(result, tuple):
+        after = next(iter(result), None)
+    if h is None or not isinstance(after, Tensor):
+        return
+    if h.shape != after.shape or not h.is_floating_point():
         return
     h = h.detach()
     after = after.detach()
