@@ -96,9 +96,9 @@ def test_before_training_kernels_are_those_in_closed_form(activation: str, depth
 
     covariance = closed_form("nngp")
     tangent = torch.einsum("ij,cd->icjd", closed_form("ntk"), torch.eye(2).double())
-    # Reported are those of the equations, whose steps at infinite depth add 1e-5.
-    assert rms(at_the_output(known.streams.value) - covariance) < 2e-5 * rms(covariance)
-    assert rms(known.tangent.value[0] - tangent) < 2e-5 * rms(tangent)
+    # Reported are those of the equations, which at infinite depth are solved to 1e-9.
+    assert rms(at_the_output(known.streams.value) - covariance) < 1e-8 * rms(covariance)
+    assert rms(known.tangent.value[0] - tangent) < 1e-8 * rms(tangent)
     assert float((known.tangent.high - known.tangent.low).abs().max()) == 0
     # The networks have these within their noise, and not those of another activation.
     for name in ("streams", "features", "gradients", "tangent"):
@@ -368,7 +368,7 @@ def test_kernels_without_a_limit_in_depth_say_so_and_count_the_last_doubling(
     exact = nfd.kernel(x.double(), kind="ntk", horizon=2.0)
     assert isinstance(exact, Tensor)
     assert p.extrapolated == is_found
-    assert rms(tangent.value[0, :, 0, :, 0] - exact) < 2e-5 * rms(exact)
+    assert rms(tangent.value[0, :, 0, :, 0] - exact) < 1e-8 * rms(exact)
     assert not tangent.depth_error[0].any()
     assert bool((tangent.depth_error[1] > 0).all())
     half = (tangent.high - tangent.low)[1] / 2
@@ -416,11 +416,12 @@ def test_a_note_on_noise_says_how_many_replicates_would_decide() -> None:
         kernels = nfd.Kernels(times=2, steps=[2])
         settings: dict[str, Any] = {"depth": math.inf, "width": 32, "kernels": kernels}
         p = predicted(nfd.resnets(D, 1), task, 0.5, rtol=rtol, probes=x, **settings)
-        assert p.kernels.note in " ".join(str(p).split()).replace("But noise", "Noise")
+        shown = " ".join(str(p).split()).partition("But ")[2]
+        assert p.kernels.note.lower() in shown.lower()
         return str(p.kernels.note)
 
     assert replicates_in(note()) > 4
-    assert note(rtol=1.0) == ""
+    assert "rtol" not in note(rtol=1.0)
 
 
 def test_a_kernel_moves_as_far_as_its_replicates_say() -> None:
@@ -495,6 +496,75 @@ def test_after_a_divergence_kernels_and_outputs_are_not_numbers() -> None:
     assert not features[:, 0, :, 0].isnan().any()
 
 
+@pytest.mark.parametrize("activation", ["relu", "identity"])
+def test_kernels_before_training_are_known_at_long_horizons_too(activation: str) -> None:
+    """Fixed steps of fourth order were wrong by 1e-5 of the largest at T = 4."""
+    settings: dict[str, Any] = {"depth": math.inf, "width": 32, "replicates": 2, "rtol": 10.0}
+    settings["kernels"] = nfd.Kernels(times=2, steps=[0])
+    p = predicted(nfd.resnets(D, 1, activation=activation, horizon=4.0), regression(1), **settings)
+    exact = nfd.kernel(probes().double(), kind="ntk", activation=activation, horizon=4.0)
+    assert isinstance(exact, Tensor)
+    tangent = p.kernels.tangent.value[0, :, 0, :, 0]
+    assert float((tangent - exact).abs().max()) < 2e-9 * float(exact.abs().max())
+
+
+def test_kernels_say_how_far_they_moved() -> None:
+    x, task = repeated()
+    settings: dict[str, Any] = {"probes": x, "replicates": 4, "kernels": True}
+    p = predicted(nfd.resnets(D, 1), task, 0.3, **settings)
+    moved = p.kernels.moved("tangent")[8].in_words()
+    shown = " ".join(str(p.kernels).split())
+    assert f"is {moved}, of 8 probes at 5 depths and after 0, 1, 2, 4 and 8 updates" in shown
+    assert repr(p.kernels) == f"<TrainedKernels: {p.kernels.answer.brief}>"
+    assert f"8 updates moved the tangent kernel by {moved} times its size" in str(p.answer.because)
+    assert len(str(p.kernels).splitlines()) <= 15
+    rows = {(row["kernel"], row["step"]): row["value"] for row in p.kernels.table}
+    assert len(rows) == 4 * 4
+    assert rows["features", 2] == p.kernels.moved("features")[2].value
+    assert p.kernels.answer.title in p.kernels._repr_html_()
+    settings["kernels"] = nfd.Kernels(times=2, steps=[0])
+    p = predicted(nfd.resnets(D, 1), task, 0.3, **settings)
+    assert "updates moved" not in p.answer.because
+    assert "kernels before training" in str(p.kernels)
+    assert p.kernels.table == []
+
+
+def test_a_movement_that_noise_blurs_is_noted() -> None:
+    """Four networks blur how far four steps move the kernel, and show what eight do."""
+    x, task = repeated()
+
+    def kernels(last: int) -> nfd.TrainedKernels:
+        settings: dict[str, Any] = {"probes": x, "kernels": nfd.Kernels(times=2, steps=[last])}
+        p = predicted(nfd.resnets(D, 1), task, 0.3, **settings)
+        found = p.kernels
+        assert isinstance(found, nfd.TrainedKernels)
+        return found
+
+    blurred = kernels(4)
+    moved = blurred.moved("tangent")[4]
+    assert moved.high - moved.low > moved.value
+    assert "how far the tangent kernel moved is wider than that movement" in blurred.note
+    sharp = kernels(8)
+    moved = sharp.moved("tangent")[8]
+    assert moved.high - moved.low < moved.value
+    assert "wider than that movement" not in sharp.note
+
+
+def test_kernels_have_as_many_rows_as_memory_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """600 rows of step and probe take 100 MiB here, and three steps of them three times that."""
+    settings: dict[str, Any] = {"probes": probes(300), "width": 32, "replicates": 2, "depth": 2}
+    two_steps = nfd.Kernels(times=2, steps=[2])
+    p = predicted(nfd.resnets(D, 1), regression(2), **settings, kernels=two_steps)
+    assert p.kernels.features.value.shape == (2, 2, 300, 2, 300)
+    monkeypatch.setattr("nfd.limits.probes.memory_of", lambda device: 300 * 2**20)
+    with pytest.raises(ValueError, match=r"GiB may be used. Take fewer probes\.") as error:
+        predicted(nfd.resnets(D, 1), regression(2), **settings, kernels=two_steps)
+    assert "steps=" not in str(error.value)
+    settings["replicates"] = 8
+    with pytest.raises(ValueError, match=r"or replicates, or fewer nfd.Kernels\(steps=.*times=2"):
+        predicted(nfd.resnets(D, 1), regression(2), **settings, kernels=nfd.Kernels(steps=[1, 2]))
+
+
 def make_model(width: int, depth: int) -> nn.Module:
     return nn.Sequential(nn.Linear(D, width), nn.ReLU(), nn.Linear(width, 1))
 
@@ -506,7 +576,6 @@ BAD: list[tuple[nfd.Family, dict[str, Any], str]] = [
     (nfd.resnets(D, 1), {"kernels": "features"}, "kernels must be True, False or nfd.Kernels"),
     (nfd.resnets(D, 1), {"kernels": nfd.Kernels(steps=[9])}, "at most the 4 updates.*got 9"),
     (nfd.resnets(D, 1), {"kernels": nfd.Kernels(times=4)}, "must divide the depth 4"),
-    (nfd.resnets(D, 1), {"kernels": True, "probes": probes(200)}, r"800 rows, above 512.*GiB"),
     (nfd.resnets(D, 1), {"kernels": True, "weights": "deferred"}, "need one matrix for the probes"),
     (OWN, {"kernels": True}, "for the paper's residual networks"),
     (nfd.resnets(D, 1), {"probes": "x"}, "probes must be inputs as those of a batch"),
@@ -564,14 +633,6 @@ def test_inputs_that_are_all_zero_are_named() -> None:
         predicted(
             family, regression(1), width=32, replicates=2, depth=1, weights="dense", probes=None
         )
-
-
-def test_the_representation_of_kernels_is_short() -> None:
-    p = predicted(nfd.resnets(D, 1), regression(2), kernels=True, width=32, replicates=2)
-    text = repr(p.kernels)
-    assert len(text) < 800
-    assert "features=Estimates([5, 3, 4, 3, 4], values from" in text
-    assert "times=tensor" in text
 
 
 def test_real_targets_without_a_loss_are_told_of_the_task() -> None:

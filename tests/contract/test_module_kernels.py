@@ -271,6 +271,20 @@ def test_the_representation_of_module_kernels_is_a_line() -> None:
     )
 
 
+def test_kernels_at_modules_have_as_many_rows_as_memory_has_room_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of 65 probes, four positions and two steps, 520 rows."""
+    settings: dict[str, Any] = {"probes": SHIFTED[1][0].repeat(20, 1)[:65, :4]}
+    settings["kernels"] = nfd.Kernels(modules=["norm"], steps=[1])
+    p = predicted(**settings)
+    assert p.module_kernels.features["norm"].value.shape == (2, 65, 4, 2, 65, 4)
+    monkeypatch.setattr("nfd.limits.probes.memory_of", lambda device: 50 * 2**20)
+    with pytest.raises(ValueError, match=r"65 probes with their positions at 1 module and 2 steps"):
+        predicted(**settings)
+    predicted(**settings | {"probes": IDS})
+
+
 @pytest.mark.parametrize(("settings", "message"), BAD)
 def test_what_has_no_kernels_is_named(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
@@ -282,7 +296,6 @@ def test_what_has_no_kernels_is_named(settings: dict[str, Any], message: str) ->
     [
         ({"depth": math.inf}, "kernels at modules are of one depth.*Pass depth=L"),
         ({"weights": "deferred"}, "need one matrix for the probes"),
-        ({"probes": SHIFTED[1][0].repeat(20, 1)}, r"1,680 rows, above 512.*fewer or shorter"),
         ({"kernels": True}, r"nfd.Kernels\(modules="),
     ],
 )

@@ -21,11 +21,11 @@ from torch import Tensor
 
 from nfd.core.errors import InputError
 from nfd.core.fingerprint import fingerprint
-from nfd.core.words import listed
+from nfd.core.words import listed, plural
 from nfd.families.family import Family
 from nfd.families.member import Member
 from nfd.limits.in_width import Estimates
-from nfd.limits.probes import MOST_ROWS, Kernels, Probing
+from nfd.limits.probes import Kernels, Probing, check_fits
 from nfd.runs.task import Task, content_hash
 from nfd.runs.trial import Curves, Observation, Step, judging
 from nfd.scaling.model import modules as modules_of
@@ -289,12 +289,16 @@ def _absent(name: str, names: Sequence[str]) -> str:
 # ---- What can be asked of a model
 
 
-def module_probes(family: Family, depth: int, probes: Any, kernels: Kernels) -> ModuleProbes:
+def module_probes(
+    family: Family, depth: int, probes: Any, kernels: Kernels, replicates: int
+) -> ModuleProbes:
     """Return what observes the probes at modules, once two small networks have shown them.
+
+    ``replicates`` is how many networks of one width are trained.
 
     Raises:
         ValueError: as ``look_at``; where the width is not one axis of what a module returns, or
-            kernels would have too many rows.
+            kernels would not fit into memory.
     """
     assert kernels.modules is not None
     assert kernels.steps is not None
@@ -302,6 +306,7 @@ def module_probes(family: Family, depth: int, probes: Any, kernels: Kernels) -> 
         look_at(family.member(factor * family.base[0], depth), probes, kernels) for factor in (1, 2)
     )
     axes = list[int]()
+    numbers = 0
     for name, (narrow, _), (wide, _) in zip(kernels.modules, small, double, strict=True):
         grown = list[int]()
         if narrow.dim() == wide.dim():
@@ -315,10 +320,10 @@ def module_probes(family: Family, depth: int, probes: Any, kernels: Kernels) -> 
             )
         axes.append(grown[0])
         rows = len(kernels.steps) * narrow.numel() // narrow.shape[grown[0]]
-        if rows > MOST_ROWS:
-            raise InputError(
-                f"kernels at {name!r} between {len(kernels.steps)} steps of probes that have "
-                f"{rows // len(kernels.steps):,} rows (with positions) have {rows:,} rows, above "
-                f"{MOST_ROWS}. Take fewer or shorter probes, or fewer nfd.Kernels(steps=...)."
-            )
+        numbers += 2 * rows**2
+    what = (
+        f"{plural(batch_size(probes, 'probes'), 'probe')} with their positions at "
+        f"{plural(len(kernels.modules), 'module')} and {plural(len(kernels.steps), 'step')}"
+    )
+    check_fits(kernels, 8 * numbers, replicates, 1, what)
     return ModuleProbes(probes, kernels, tuple(axes))

@@ -41,7 +41,7 @@ from nfd.core.machine import memory_of
 from nfd.core.modes import undisturbed
 from nfd.core.names import MOST, WIDEST, NetworkWeights
 from nfd.core.random import derive
-from nfd.core.words import listed
+from nfd.core.words import listed, plural
 from nfd.families.family import Family, NetworkFamily, as_family
 from nfd.families.member import Member
 from nfd.families.network import ResNet
@@ -55,6 +55,7 @@ from nfd.limits.control import (
     without_first_outputs,
 )
 from nfd.limits.in_width import PARTS, Estimates, at_infinite_width
+from nfd.limits.kernels_page import blur_note, main_kernel
 from nfd.limits.modules import (
     ModuleKernels,
     ModuleProbes,
@@ -64,16 +65,19 @@ from nfd.limits.modules import (
 )
 from nfd.limits.predict_page import prediction_answer, prediction_sections
 from nfd.limits.probes import (
+    MEMORY_SHARE,
     NO_DEFERRED,
+    PAIRS,
     PROBE_OUTPUTS,
     InputOutputs,
     Kernels,
     Probing,
     StreamKernels,
     TrainedKernels,
+    check_fits,
     check_has_kernels,
-    check_rows,
     checked_kernels,
+    kernel_bytes,
     tangent_rates,
 )
 from nfd.report.shown import Shown
@@ -122,8 +126,6 @@ _HIDDEN = 0.5
 # The width at which c/n^2 may be as large as a/n: intervals without it held .87 under Muon at 64
 # over 16.
 _BENT = 16
-# So many pairs of networks show the bias of resolution.
-_PAIRS = 4
 # The curves of outputs for other inputs, and the fields of ``Prediction`` that hold their limit.
 _EVAL_OUTPUTS = "eval_outputs"
 # So many outputs for evaluation batches are kept of a network: 16 MiB.
@@ -222,7 +224,7 @@ def predict(
     if check_flag("outputs", outputs):
         _check_one_size(task)
         observe += [Outputs(), *_of_eval_batches(task)]
-    observe += _of_probes(family, task, kind, depths, probes, kernels)
+    observe += _of_probes(family, task, kind, depths, count, probes, kernels)
     with as_sweep(sweep) as opened:
         _check_optimizer(family, task, lr, kind, opened.device)
         ensembles = Ensembles(family, task, lr, kind, seed, opened, observe)
@@ -273,10 +275,11 @@ def _of_probes(
     task: Task,
     weights: NetworkWeights,
     depths: Sequence[int],
+    count: int,
     probes: Any,
     kernels: bool | Kernels,
 ) -> list[Observer]:
-    """Return what observes probes in networks of these depths."""
+    """Return what observes probes in networks of these depths, ``count`` of each width."""
     depth = depths[0]
     wanted = checked_kernels(kernels, depth, task.steps)
     if probes is None:
@@ -289,7 +292,7 @@ def _of_probes(
         return [InputOutputs(PROBE_OUTPUTS, [inputs])]
     if wanted.modules is not None:
         _check_has_modules(weights, depths)
-        of_modules = module_probes(family, depth, inputs, wanted)
+        of_modules = module_probes(family, depth, inputs, wanted, count)
         return [InputOutputs(PROBE_OUTPUTS, [inputs]), of_modules]
     member = small_member(family, depth)
     net = check_has_kernels(member, weights)
@@ -298,9 +301,23 @@ def _of_probes(
             f"probes must be [N, {net.in_features}], as the inputs of the network; got "
             f"{shape_of(inputs)}."
         )
-    check_rows(wanted, inputs, net.out_features)
+    _check_kernels_fit(wanted, inputs, net.out_features, count, len(depths))
     check_size(family, task, inputs, depth)
     return [StreamKernels(inputs, wanted, tangent_rates(member) is not None)]
+
+
+def _check_kernels_fit(
+    kernels: Kernels, probes: Tensor, outputs: int, replicates: int, depths: int
+) -> None:
+    """Raise InputError where kernels of these probes would not fit into memory."""
+    assert kernels.times is not None
+    assert kernels.steps is not None
+    what = (
+        f"{plural(len(probes), 'probe')} with {plural(outputs, 'output')} at "
+        f"{plural(kernels.times, 'depth')} and {plural(len(kernels.steps), 'step')}"
+    )
+    each = kernel_bytes(kernels, len(probes), outputs)
+    check_fits(kernels, each, replicates, depths, what)
 
 
 def _check_takes(family: Family, depth: int, probes: Any) -> None:
@@ -541,6 +558,7 @@ class _Pair:
         # Before training the limit in depth is known, whether training has shown one or not.
         depth = math.inf if len(self.limit.depths) > 1 else deepest
         exact = exact_kernels(family, self.ensembles.task, observer, depth, deepest)
+        count = int(self.used.sum())
         kernels = dict[str, Estimates]()
         moves = dict[str, Magnitude]()
         for name in observer.kernel_names:
@@ -554,13 +572,13 @@ class _Pair:
             if samples.coarse is not None:
                 moves[name] = _change((samples.wide - samples.coarse) / size)
         if self.limit.extrapolated:
-            depth_note = _depth_note(moves, self.wanted or _RTOL, int(self.used.sum()))
+            depth_note = _depth_note(moves, self.wanted or _RTOL, count)
         else:
             depth_note = self._without_limit(is_known=exact is not None)
         net = small_member(family, deepest).net
         assert isinstance(net, ResNet)
         assert observer.kernels.times is not None
-        return TrainedKernels(
+        trained = TrainedKernels(
             features=kernels["features"],
             gradients=kernels["gradients"],
             streams=kernels["streams"],
@@ -568,9 +586,12 @@ class _Pair:
             times=torch.linspace(0, net.horizon, observer.kernels.times, dtype=torch.float64),
             steps=tuple(observer.steps),
             converged=not depth_note,
-            note=" ".join(filter(None, [_noise_note(kernels), depth_note])),
             missed_share=self.bend,
         )
+        notes = [_noise_note(kernels), depth_note]
+        if main_kernel(trained) not in notes[0]:
+            notes.append(blur_note(trained, count))
+        return replace(trained, note=" ".join(filter(None, notes)))
 
     def _without_limit(self, *, is_known: bool) -> str:
         """Say of which depth kernels are where none was extrapolated; empty for a finite depth."""
@@ -619,7 +640,7 @@ def _trained(
     narrow_at = cache(lambda L: ensembles.train(widths[1], L, range(wide.count)))
     narrow = Networks(limit, limit.used, narrow_at)
     used = wide.kept & narrow.kept
-    paired = used.nonzero().flatten().tolist()[:_PAIRS]
+    paired = used.nonzero().flatten().tolist()[:PAIRS]
     exact = None
     if ensembles.resolution is not None:
         exact_at = cache(lambda L: ensembles.train(widths[1], L, paired, exact=True))
@@ -692,10 +713,12 @@ def _noise_note(kernels: Mapping[str, Estimates]) -> str:
             needed = max(needed, _needed(len(kernel.replicates), relative, _HIDDEN))
     if not hidden:
         return ""
+    shown = [name for name in kernels if name not in hidden]
+    others = f" (not of {listed(shown)})" if shown else ""
     return (
         f"Noise hides kernels, whose standard errors are above {_HIDDEN:g} of their size: "
-        f"{', '.join(hidden)}. About {math.ceil(needed):,} replicates would show them, or a larger "
-        "width."
+        f"{', '.join(hidden)}{others}. About {math.ceil(needed):,} replicates would show them, or "
+        "a larger width."
     )
 
 
@@ -725,6 +748,9 @@ def _depth_note(moves: Mapping[str, Magnitude], rtol: float, count: int) -> str:
             f"Noise hides whether kernels reached their limit in depth to rtol={rtol:g} of their "
             f"size: {', '.join(hidden)}. {_remedy(deciding)}"
         )
+    reached = [name for name in moves if name not in hidden and moves[name].value <= rtol]
+    if notes and reached:
+        notes.append(f"Within rtol: {listed(reached)}.")
     return " ".join(notes)
 
 
@@ -1052,8 +1078,6 @@ def _stays(before: Tensor, after: Tensor) -> bool:
 # ---- Networks of one width and depth that differ only in their seeds
 
 
-# The share of the memory that networks may take.
-_SHARE = 0.8
 # So many copies of losses and outputs are held at a time.
 _COPIES = 4
 # The share of networks that may diverge and be left out: one of the eight that are trained by
@@ -1393,7 +1417,7 @@ class Ensembles:
         held = total / networks.count
         # The narrow networks hold as much at most, and so do means, copies and what the sweep
         # keeps.
-        room = _SHARE * memory_of(torch.device("cpu")) / (_COPIES * held)
+        room = MEMORY_SHARE * memory_of(torch.device("cpu")) / (_COPIES * held)
         return max(networks.count, min(_MOST_REPLICATES, int(room)))
 
     def _check_memory(self, width: int, depth: int) -> None:
@@ -1421,7 +1445,7 @@ class Ensembles:
             "deferred": 2 * sides * rows,
         }[self.weights]
         needed = 4 * (held + 2 * sides * rows / self.task.steps)
-        room = _SHARE * memory_of(torch.device(self.sweep.device or self.task.device))
+        room = MEMORY_SHARE * memory_of(torch.device(self.sweep.device or self.task.device))
         if needed > room:
             raise InputError(
                 f"a network of width {width:,} and depth {depth} with {self.weights} weights needs "

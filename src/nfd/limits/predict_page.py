@@ -10,6 +10,7 @@ from nfd.core.answer import Answer, Tone
 from nfd.core.estimates import Interval
 from nfd.core.tables import Row
 from nfd.core.words import MINUS, listed, number, plural
+from nfd.limits.kernels_page import moved_in_words
 
 if TYPE_CHECKING:
     from nfd.limits.predict import Prediction
@@ -45,6 +46,9 @@ def prediction_answer(prediction: Prediction) -> Answer:
     because = f"The loss of {name} is {_loss(row)}, from {networks}."
     if tone == "bad":
         because = f"The loss of {name} is not finite, in {networks}."
+    if prediction.kernels is not None:
+        moved = moved_in_words(prediction.kernels)
+        because = f"{because} {moved}." if moved else because
     notes = [prediction.note]
     if _is_unknown(prediction, row):
         notes.insert(0, _UNKNOWN)

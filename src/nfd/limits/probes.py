@@ -21,20 +21,29 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from nfd.core.answer import Answer
 from nfd.core.checks import check_choice, check_count, check_several, check_takes
 from nfd.core.errors import InputError, InputTypeError
 from nfd.core.estimates import UNKNOWN, Interval, interval, rms, squared_size, stderr
+from nfd.core.machine import memory_of
+from nfd.core.tables import Row
+from nfd.core.words import number
 from nfd.families.member import Member
 from nfd.families.network import ResNet, Streams
 from nfd.limits.in_width import Estimates
+from nfd.limits.kernels_page import kernels_answer, kernels_sections, movement_rows
+from nfd.report.shown import Shown
 from nfd.runs.task import Task, content_hash
 from nfd.runs.trial import Curves, Observation, Observer, Step, judging
 from nfd.scaling.samples import evaluating, on_device, outputs_of
+
+if TYPE_CHECKING:
+    from nfd.report.page import Section
 
 # ---- What is asked for
 
@@ -42,9 +51,10 @@ from nfd.scaling.samples import evaluating, on_device, outputs_of
 # Depths and steps where nobody chose: two-time kernels grow with the square of the steps.
 _TIMES = 5
 _STEPS = 8
-# Rows (step, probe, output) of a kernel at most: at 5 depths three kernels of 512 rows take 30 MiB
-# for each network.
-MOST_ROWS = 512
+# The share of the memory that networks may take.
+MEMORY_SHARE = 0.8
+# So many pairs of networks show the bias of resolution.
+PAIRS = 4
 NO_DEFERRED = (
     "kernels need one matrix for the probes of all steps; weights='deferred' answer each probe by "
     "a new draw. Use 'structured' or 'dense'."
@@ -189,20 +199,50 @@ def check_has_kernels(member: Member, weights: str) -> ResNet:
     return net
 
 
-def check_rows(kernels: Kernels, probes: Tensor, outputs: int) -> None:
-    """Raise InputError where kernels would have too many rows."""
+def kernel_bytes(kernels: Kernels, probes: int, outputs: int) -> int:
+    """Return the bytes that the kernels of a network take."""
     assert kernels.times is not None
     assert kernels.steps is not None
-    count = len(kernels.steps) * len(probes)
-    rows = count * outputs
-    if rows <= MOST_ROWS:
+    steps = len(kernels.steps)
+    at_depths = 2 * (steps * probes) ** 2 + (steps * probes * outputs) ** 2
+    return 8 * (kernels.times * at_depths + steps * (probes * outputs) ** 2)
+
+
+def check_fits(
+    kernels: Kernels, bytes_of_each: int, replicates: int, depths: int, what: str
+) -> None:
+    """Raise InputError where kernels would not fit into memory.
+
+    Args:
+        kernels: which ones.
+        bytes_of_each: the bytes of those of one network.
+        replicates: how many networks of a size there are.
+        depths: at how many depths they may be trained.
+        what: of which probes, in words.
+    """
+    # A limit in depth is seen at three depths at least; of the last two there are narrow networks,
+    # and some without a resolution.
+    wide = replicates * min(depths, 3)
+    narrow = (replicates + PAIRS) * min(depths, 2)
+    # Measured: 38 copies for 4 replicates at one depth and 61 for 8, 58 for 4 at infinite depth.
+    # Networks' own are kept in single precision too; estimates and their parts are ten arrays.
+    copies = 1.5 * (wide + narrow) + 3 * replicates + 10
+    needed = copies * bytes_of_each
+    room = MEMORY_SHARE * memory_of(torch.device("cpu"))
+    if needed <= room:
         return
-    needed = 8 * kernels.times * (2 * count**2 + rows**2)
+    assert kernels.steps is not None
+    remedies = ["fewer probes" if replicates == 2 else "fewer probes or replicates"]
+    # Kernels before training are always given, and depths are two at least.
+    if len(kernels.steps) > 2:
+        remedies.append("fewer nfd.Kernels(steps=...)")
+    if (kernels.times or 0) > 2:
+        remedies.append("nfd.Kernels(times=2)")
     raise InputError(
-        f"kernels between {len(kernels.steps)} steps of {len(probes)} probes with {outputs} "
-        f"outputs have {rows:,} rows, above {MOST_ROWS}: at {kernels.times} depths they take "
-        f"{needed / 2**30:.2g} GiB for each network. Take fewer probes, or fewer "
-        "nfd.Kernels(steps=...)."
+        f"kernels of {what} take {number(bytes_of_each / 2**30)} GiB for each network, and about "
+        f"{number(needed / 2**30)} GiB with {replicates} replicates of two widths and what is "
+        f"computed from them; {number(room / 2**30)} GiB may be used. Take "
+        f"{', or '.join(remedies)}."
     )
 
 
@@ -516,14 +556,16 @@ class _StreamKernels(Observation):
 # ---- What they become
 
 
-@dataclass(frozen=True)
-class TrainedKernels:
+@dataclass(frozen=True, repr=False, eq=False)
+class TrainedKernels(Shown):
     """Kernels of the infinitely wide network in training, of ``nfd.predict(kernels=...)``.
 
+    Print them to see how far training moved them.
+
     Axes are A depths, S steps, N probes and C outputs; kernels between two times of training have
-    two axes of steps. Before training every kernel is known exactly, and serves to remove noise:
-    reported is how far training moved the kernels of the networks, added to the exact ones
-    (docs/kernels-in-training.md).
+    two axes of steps. Before training every kernel is known (to 1e-9 of its size at infinite
+    depth), and serves to remove noise: reported is how far training moved the kernels of the
+    networks, added to the exact ones (docs/kernels-in-training.md).
 
     Attributes:
         features: [A, S, N, S, N], ``E[phi(h_t) phi(h'_t)]``, the paper's Sigma. Of two-layer blocks
@@ -560,6 +602,23 @@ class TrainedKernels:
     converged: bool
     note: str = ""
     missed_share: float = field(default=0.0, repr=False)
+
+    @property
+    def answer(self) -> Answer:
+        """How far training moved the kernels, and what speaks against the number."""
+        return kernels_answer(self)
+
+    @property
+    def table(self) -> list[Row]:
+        """How far each kernel moved, as ``moved`` says, a dict for each kernel and step.
+
+        ``kernel``, ``step``, ``value``, ``stderr``, ``low`` and ``high``; at the output.
+        """
+        return movement_rows(self)
+
+    def first_sections(self) -> list[Section]:
+        """What a page and a notebook show first: how far the kernels moved."""
+        return kernels_sections(self)
 
     def moved(self, name: str, at: int = -1) -> dict[int, Interval]:
         """Return how far training moved a kernel, over its size before: ``|K_s - K_0| / |K_0|``.
