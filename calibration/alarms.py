@@ -32,6 +32,7 @@ from nfd.core.random import derive
 from nfd.core.tables import rows_as_text
 from nfd.data import digits
 from nfd.meters.check import Meters
+from nfd.meters.updates import DEFINITION
 from nfd.scaling.combined import CombinedOptimizer
 from nfd.watch import Cause
 from nfd.watch.bands import Bands, Ladder
@@ -181,7 +182,7 @@ def ladder(draw: int, setting: Setting) -> Ladder:
             {"width": r.config["width"], "depth": r.config["depth"], **r.observed[0]}
             for r in records
         ]
-    names = {"rule": setting.rule, "optimizer": setting.optimizer}
+    names = {"rule": setting.rule, "optimizer": setting.optimizer, "definition": DEFINITION}
     # What a check of these networks says is not asked again: it finds faults under ``standard`` in
     # every draw.
     is_sound = setting.rule != "standard"

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.contract.common import ResidualMLP, batches, run, write_setup
+from tests.waiting import PATIENCE
 
 import nfd
 
@@ -244,7 +245,16 @@ def test_options_reach_sbatch_and_a_job_out_of_time_is_named(state: Path, tmp_pa
     trials = second(Dying(tmp_path, 9))
     with pytest.raises(RuntimeError, match=r"the state of job 10\d is TIMEOUT\. Pass more time="):
         trained(trials, tmp_path / "killed", slurm)
-    alive = [path for path in state.glob("job-*") if Path(f"/proc/{path.read_text()}").exists()]
-    for path in alive:
-        time.sleep(2)
-        assert " Z " in Path(f"/proc/{path.read_text()}/stat").read_text()
+    jobs = [Path(f"/proc/{path.read_text()}/stat") for path in state.glob("job-*")]
+    deadline = time.monotonic() + PATIENCE
+    while not all(map(has_ended, jobs)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert all(map(has_ended, jobs))
+
+
+def has_ended(process: Path) -> bool:
+    """Whether a process is gone or a zombie, by its file in /proc."""
+    try:
+        return " Z " in process.read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return True

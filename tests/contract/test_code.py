@@ -9,6 +9,7 @@ import functools
 import itertools
 import json
 import os
+import pickle
 import re
 import sqlite3
 import subprocess
@@ -214,6 +215,33 @@ def test_another_observer_under_one_name_is_another_trial(sweep: nfd.Sweep) -> N
     )
     first, second = sweep.run([norm, total])
     assert first.metrics["seen"] != second.metrics["seen"]
+
+
+@dataclass(frozen=True)
+class Following(nfd.Observer):
+    """It looks at nothing."""
+
+    place: str = "here"
+
+    def begin(self, member: Any, task: nfd.Task) -> nfd.Observation:
+        return nfd.Observation()
+
+
+def test_an_observer_that_went_to_another_process_is_the_same_until_it_changes(
+    sweep: nfd.Sweep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    family = nfd.Family(ResidualMLP, (8, 2), rule="standard")
+
+    def trial() -> nfd.Trial:
+        return nfd.Trial(family, nfd.Task(BATCHES), 8, 2, 0, 0.01, observe=(Following(),))
+
+    sweep.run([trial()])
+    # The first pickle of a class notes its slots in it.
+    pickle.dumps(Following())
+    assert "__slotnames__" in vars(Following)
+    assert sweep.missing([trial()]) == 0
+    monkeypatch.setattr(Following, "more", 1, raising=False)
+    assert sweep.missing([trial()]) == 1
 
 
 def test_two_checks_in_one_sweep_have_their_own_answers() -> None:

@@ -689,6 +689,7 @@ def test_decoupled_networks_have_the_kernels_of_definition_1_and_standard_ones_d
             probes=torch.cat([x, unseen]),
             kernels=nfd.Kernels(times=5, steps=range(4)),
         )
+        assert p.probe_outputs is not None
         pairs = [
             (of_samples(p.kernels.features.value), solved.Sigma[:, :4, :4]),
             (of_samples(p.kernels.gradients.value), solved.Theta[:, :4, :4]),

@@ -299,10 +299,11 @@ def test_a_second_driver_is_refused_by_the_number_of_the_first(tmp_path: Path) -
 def test_a_store_of_another_experiment_is_told(tmp_path: Path, whole: str) -> None:
     write_setup(tmp_path, SETUP.format(then="pass"))
     assert table(tmp_path) == whole
-    again = run_process("transfer", "setup.py", *WORDS, *ONE, folder=tmp_path).stdout
+    told = (*WORDS, *ONE, "--verbose")
+    again = run_process("transfer", "setup.py", *told, folder=tmp_path).stdout
     assert "runs were stored in out/transfer and not trained again" in again
     write_setup(tmp_path, SETUP.format(then="pass").replace('"1", drawn', '"2", drawn'))
-    other = run_process("transfer", "setup.py", *WORDS, *ONE, folder=tmp_path).stdout
+    other = run_process("transfer", "setup.py", *told, folder=tmp_path).stdout
     assert "is of this model and task: other version." in other
 
 

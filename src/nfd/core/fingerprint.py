@@ -48,8 +48,8 @@ _STANDARD = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "plat
 # in paths of installed packages
 _PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
-# Attributes of a class that say nothing of what it does: documentation, and what Python or
-# dataclasses derive.
+# Attributes of a class that say nothing of what it does: documentation, and what Python, a
+# dataclass or the first pickle of an instance derives.
 _DERIVED = {
     "__doc__",
     "__module__",
@@ -67,6 +67,7 @@ _DERIVED = {
     "__dataclass_params__",
     "__match_args__",
     "__slots__",
+    "__slotnames__",
     "__qualname__",
     "_abc_impl",
     "__abstractmethods__",
