@@ -28,6 +28,7 @@ def test_the_page_quotes_what_was_measured() -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The rates are no longer")  # of the fault that forgets one
+@pytest.mark.filterwarnings("ignore:step ")  # alerts, which are counted
 def test_few_sound_trainings_raise_an_alert_and_faults_are_named(tmp_path: Path) -> None:
     rows = alarms.measured(tmp_path / "rows", alarms.SETTINGS[0], 6, 3)
     assert sum(bool(row["alerts"]) for row in rows if row["case"].startswith("sound")) <= 2
