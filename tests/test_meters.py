@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from nfd.meters.noise import GradientNoise, noise_of
 from nfd.meters.updates import DEFINITION
 from nfd.meters.verdict import cause, change, rows, since, verdict_of
 from nfd.scaling.rules import RULES
+from nfd.scaling.samples import evaluating
 
 # ---- verdicts
 
@@ -415,3 +417,13 @@ MEASURED_SINCE = {
 
 def test_a_new_meter_raises_the_definition_that_names_stored_numbers() -> None:
     assert MEASURED_SINCE[DEFINITION] == METERS.keys()
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_no_cache_is_kept_in_eval_mode_and_the_model_stays_as_it_was(keeps: bool) -> None:
+    model = nn.Sequential(nn.Linear(2, 2))
+    config = SimpleNamespace(use_cache=keeps)
+    model.config = config  # type: ignore[assignment]
+    with evaluating(model):
+        assert (model.training, config.use_cache) == (False, False)
+    assert (model.training, config.use_cache) == (True, keeps)

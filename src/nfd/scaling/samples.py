@@ -78,12 +78,22 @@ def as_written() -> AbstractContextManager[Any]:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put a model into eval mode, and every module back into its own mode afterwards."""
+    """Put a model into eval mode, and every module back into its own mode afterwards.
+
+    Models of Hugging Face do not keep a cache inside, as in training: that of RWKV is written in
+    place, which no gradient passes.
+    """
     before = {module: module.training for module in model.modules()}
+    configs: list[Any] = [getattr(module, "config", None) for module in before]
+    cached = [config for config in configs if getattr(config, "use_cache", None) is True]
     model.eval()
+    for config in cached:
+        config.use_cache = False
     try:
         yield
     finally:
+        for config in cached:
+            config.use_cache = True
         for module, training in before.items():
             module.training = training
 
