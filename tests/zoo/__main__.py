@@ -247,7 +247,7 @@ def page(answers: dict[str, Any]) -> str:
         least=min(seconds),
         longest=max(seconds),
         told="".join(f"- **{', '.join(names)}**, {note}\n" for note, names in told.items()),
-        unsure=" and ".join(named("transfer", "UNCERTAIN")),
+        unsure=listed(named("transfer", "UNCERTAIN")),
         **found,
         **shares,
     )
