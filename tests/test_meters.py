@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -427,3 +428,15 @@ def test_no_cache_is_kept_in_eval_mode_and_the_model_stays_as_it_was(keeps: bool
     with evaluating(model):
         assert (model.training, config.use_cache) == (False, False)
     assert (model.training, config.use_cache) == (True, keeps)
+
+
+def test_a_frozen_configuration_of_the_users_stays() -> None:
+    @dataclass(frozen=True)
+    class Config:
+        use_cache: bool = True
+
+    model = nn.Sequential(nn.Linear(2, 2))
+    model.config = Config()  # type: ignore[assignment]
+    with evaluating(model):
+        assert not model.training
+    assert model.training

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
 import torch
@@ -88,12 +88,14 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     cached = [config for config in configs if getattr(config, "use_cache", None) is True]
     model.eval()
     for config in cached:
-        config.use_cache = False
+        with suppress(AttributeError):  # a frozen one, which is not of Hugging Face
+            config.use_cache = False
     try:
         yield
     finally:
         for config in cached:
-            config.use_cache = True
+            with suppress(AttributeError):
+                config.use_cache = True
         for module, training in before.items():
             module.training = training
 
