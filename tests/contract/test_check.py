@@ -144,6 +144,12 @@ def test_standard_rates_grow_with_size_and_those_of_mup_and_complete_p_do_not() 
     }
     assert [check.ok for check in found.values()] == [False, False, True]
     assert str(found["complete-p"]).startswith("✓ SCALES  Every measured quantity keeps its scale")
+    undecided = sum(
+        row["verdict"] == "UNCERTAIN" and row["step"] == found["complete-p"].steps
+        for row in found["complete-p"].table
+    )
+    told = f" {undecided} {'is' if undecided == 1 else 'are'} not decided"
+    assert (told in found["complete-p"].answer.because) == (undecided > 0)
     standard = found["standard"]
     assert str(standard).startswith("✗ WILL NOT SCALE AS IT IS  ")
     assert (standard.cure, found["complete-p"].cure) == ("complete-p", None)

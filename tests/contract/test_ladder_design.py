@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,12 @@ def test_a_plan_says_when_nothing_is_to_be_run_and_when_no_plan_decides() -> Non
     assert accepted.runs == ()
     assert accepted.decides
     assert accepted.answer.tone == "good"
+    # The title and the table of one more run do not contradict each other.
+    is_worth_it = any(row["worth it"] == "yes" for row in accepted.texts)
+    assert ("one more run would narrow it" in accepted.answer.title) == is_worth_it
+    assert ("need no further run" in accepted.answer.title) == (not is_worth_it)
+    none_helps = replace(accepted, choices=())
+    assert "need no further run" in none_helps.answer.title
     # The same forecast is not narrow enough for who asks for more.
     assert accepted.before is not None
     narrower = law.next_runs(target=TARGET, limit=0.9 * accepted.before)

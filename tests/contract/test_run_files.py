@@ -305,8 +305,11 @@ def sized(pairs: Sequence[tuple[float, float]], name: str = "val_loss") -> Rows:
 
 def test_losses_that_rise_are_told_from_accuracies_and_sent_to_where_they_belong() -> None:
     untuned = [(1.3e6, 0.60), (3.5e6, 0.50), (1.2e7, 0.51), (3.4e7, 1.74), (8.8e7, 2.39)]
-    with pytest.raises(ValueError, match=r"rate is too high for larger.*fit_transfer.*nfd check"):
+    too_high = r"rate is too high for larger.*fit_transfer.*nfd check"
+    with pytest.raises(ValueError, match=too_high) as raised:
         nfd.fit_ladder(sized(untuned))
+    # The sizes at which the losses rise, and not those at which they fall
+    assert "(12M, 34M and 88M parameters)" in str(raised.value)
     profile = [(1e7, 3.3), (3e7, 3.1), (1e8, 3.05), (3e8, 3.2), (1e9, 3.6)]
     with pytest.raises(ValueError, match="isoFLOP profile: add a column of flops"):
         nfd.fit_ladder(sized(profile))

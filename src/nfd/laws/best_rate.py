@@ -164,7 +164,8 @@ class Scores:
     def fails_from(self) -> float:
         """The lowest rate above the best at which half of the seeds or more learn nothing.
 
-        Infinite where no such rate was trained. They diverge where nobody said a loss of a guess.
+        Infinite where no such rate was trained. Where nobody said the loss of a guess, only
+        divergence counts.
         """
         nothing_learnt = self.guess if self.least > 0 else math.inf
         lost = (self.losses >= nothing_learnt).sum(0) >= self.counts / 2

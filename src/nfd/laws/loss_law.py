@@ -59,6 +59,7 @@ _POWERS = dict.fromkeys(_LIMITED, (1.0, 0.4)) | {"tokens": (0.4, 1.0)}
 # the logarithm, and their chance before the losses. Of ladders of five widths with the power 0.25
 # a third was refused without them, and the floor lay in none of the intervals of the others.
 _UNUSUAL_POWER = (0.6, 1.1)
+# At 0.75 losses that saturate at small sizes were held by 137 of 149 intervals, at 0.5 by 97 of 99.
 _UNUSUAL = 0.5
 # A steeper power is a smallest size that breaks the law, not a law. One that lay above it was
 # fitted by a power of 4, and the law then refused, in 5 of 14 draws. Powers to 2 are promised.

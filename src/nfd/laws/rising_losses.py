@@ -80,14 +80,23 @@ _OTHERWISE = (
 
 
 def _named(variables: Sequence[str], sizes: Array) -> str:
-    """The first sizes in words, and how many more there are."""
-    names = [
-        " on ".join(f"{number(value)} {name}" for name, value in zip(variables, size, strict=True))
-        for size in sizes.tolist()
-    ]
-    if len(names) <= _MOST_NAMED:
-        return listed(names)
-    return f"{', '.join(names[:_MOST_NAMED])} and {len(names) - _MOST_NAMED} more"
+    """The first sizes in words, and how many more there are: ``12M and 34M parameters``."""
+    if len(variables) == 1:
+        names = [number(size) for size in sizes[:, 0].tolist()]
+        unit = f" {variables[0]}"
+    else:
+        names = [_in_words(variables, size) for size in sizes.tolist()]
+        unit = ""
+    more = len(names) - _MOST_NAMED
+    if more > 0:
+        return f"{', '.join(names[:_MOST_NAMED])} and {more} more{unit}"
+    return f"{listed(names)}{unit}"
+
+
+def _in_words(variables: Sequence[str], size: Sequence[float]) -> str:
+    """``12M parameters on 1B tokens``."""
+    parts = [f"{number(value)} {name}" for name, value in zip(variables, size, strict=True)]
+    return " on ".join(parts)
 
 
 def _is_accuracy(losses: Array, score: str) -> bool:

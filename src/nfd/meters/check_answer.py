@@ -341,7 +341,7 @@ def _sound(check: Check, about: str) -> Answer:
     undecided = len(undecided_rows(check))
     if undecided:
         of_all = f" Of {len(quantities(check.table))} quantities {_not_decided(undecided)}"
-        because = f"{because}{of_all}: no known mistake lies in their intervals.".strip()
+        because = f"{because}{of_all}, and none looks like a mistake.".strip()
     return Answer(
         "good",
         "Scales",
