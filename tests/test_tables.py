@@ -146,8 +146,14 @@ def test_a_meter_that_alone_is_not_finite_is_named_beside_the_network(
     assert not watched().alerts
     monkeypatch.setitem(NUMBERS, "activation", lambda look: math.nan)
     with pytest.warns(RuntimeWarning, match="no tensor and no loss, but RMS of the stream"):
-        (alert,) = watched().alerts
+        watch = watched()
+    (alert,) = watch.alerts
     assert alert.meter == "activation"
+    assert alert.remedy.startswith("Look at what this meter computes")
+    shown = watch.answer.next
+    assert shown is not None
+    assert shown.label == "Look for the cause"
+    assert "row.meter == 'activation'" in shown.code
 
 
 # ---- optimizers

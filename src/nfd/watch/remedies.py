@@ -16,7 +16,7 @@ from nfd.scaling.base_group import OF_MATRICES, SCALE
 from nfd.scaling.kept_rates import FIRST, PEAK, adds_to_rates
 from nfd.scaling.model import modules
 from nfd.watch.alerts import Cause, Fault
-from nfd.watch.signs import STEADY_REMEDY
+from nfd.watch.signs import READING_REMEDY, STEADY_REMEDY
 
 if TYPE_CHECKING:
     from nfd.watch.watch import Watch
@@ -142,6 +142,8 @@ def _code_of(watch: Watch, fault: Fault) -> list[str]:
         return ['print([group["lr"] for group in optimizer.param_groups][:8])']
     if cause is Cause.BROKEN and fault.remedy.startswith(STEADY_REMEDY):
         return ["torch.autograd.set_detect_anomaly(True)  # names the operation; slow"]
+    if cause is Cause.BROKEN and fault.remedy == READING_REMEDY:
+        return _latest_rows(fault)
     if cause in (Cause.BROKEN, Cause.EXPLODING, Cause.DEAD, Cause.SPIKE):
         return [_each_group('group["lr"] /= 2')]
     if cause is Cause.CHANGE and fault.layers:
@@ -157,10 +159,15 @@ def _code_of(watch: Watch, fault: Fault) -> list[str]:
 def _latest_rows(fault: Fault) -> list[str]:
     """Print the latest values of the layer that is furthest off, step by step."""
     first = fault.alerts[0]
-    series = f"({first.meter!r}, {first.layer!r})"
+    if first.layer is None:
+        rows = f"row.meter == {first.meter!r}"
+        shown = "row.step, row.layer, row.value"
+    else:
+        rows = f"(row.meter, row.layer) == ({first.meter!r}, {first.layer!r})"
+        shown = "row.step, row.value"
     return [
-        f"rows = [row for row in watch.rows if (row.meter, row.layer) == {series}]",
-        f"print([(row.step, row.value) for row in rows[-{_ROWS}:]])",
+        f"rows = [row for row in watch.rows if {rows}]",
+        f"print([({shown}) for row in rows[-{_ROWS}:]])",
     ]
 
 

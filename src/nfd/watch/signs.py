@@ -98,6 +98,10 @@ STEADY_REMEDY = (
     "The loss was steady before, which it is not where the learning rate is too high. Go back to a "
     "checkpoint before this step; look at the batches since then, and at divisions and roots."
 )
+READING_REMEDY = (
+    "Look at what this meter computes. If it is right, what it reads overflows before the weights "
+    "do: lower the learning rate."
+)
 # The least noise of losses, as a share of the loss
 _LEAST_NOISE = 0.01
 _OUTPUTS = "the outputs"
@@ -314,7 +318,8 @@ class Signs:
         elif all(map(math.isfinite, losses.values())):
             # What is read may overflow where no weight does; a new meter may also be wrong.
             quantity = quantity_in_words(row.meter)
-            alert = replace(alert, reason=f"{alert.reason}: no tensor and no loss, but {quantity}")
+            reason = f"{alert.reason}: no tensor and no loss, but {quantity}"
+            return [replace(alert, reason=reason, remedy=READING_REMEDY)]
         if was_steady([loss for _, loss in sorted(losses.items())]):
             alert = replace(alert, remedy=STEADY_REMEDY)
         if len(broken) > 1:
