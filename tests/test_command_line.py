@@ -21,6 +21,7 @@ from tests.contract.test_commands import SETUP
 
 import nfd
 from nfd.cli import COMMANDS, main, read_command
+from nfd.core.options import again
 
 
 @pytest.fixture
@@ -435,6 +436,24 @@ def test_a_prediction_has_the_networks_of_its_seed(command: Command, folder: Pat
     assert json.loads((folder / "out/predict/result.json").read_text())["command"].endswith(
         "--seed 1"
     )
+
+
+AGAIN = {
+    "check s.py --widths 8 16 --depths 2": "check s.py --widths 32 64 --depths 2",
+    "check s.py --depths 2": "check s.py --depths 2 --widths 32 64",
+    "check s.py --widths=8,16 --depths 2": "check s.py --widths 32 64 --depths 2",
+    "check s.py --widths 8 --lr 1 --widths 16": "check s.py --widths 32 64 --lr 1",
+    "check --widths 8 16 s.py --depths 2": "check --widths 32 64 s.py --depths 2",
+    "check --json --widths 8 s.py": "check --widths 32 64 s.py",
+}
+
+
+@pytest.mark.parametrize("typed", AGAIN)
+def test_a_next_command_has_the_new_value_alone_and_all_else_that_was_typed(typed: str) -> None:
+    """Of an option that is given twice the last value counts, so that no older one may stay."""
+    written = again(f"nfd {typed}", "--widths", 32, 64)
+    assert written == f"nfd {AGAIN[typed]}"
+    assert read_command(written.split()[1:]).widths == (32, 64)
 
 
 @pytest.mark.parametrize("seed", ["-1", "0.5", "many"])

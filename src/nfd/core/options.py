@@ -49,10 +49,16 @@ def again(command: str, option_name: str, *values: object) -> str:
     # What it prints is read this time.
     words = [word for word in shlex.split(command) if word not in ("--json", "--quiet")]
     new = [option_name, *map(str, values)]
-    if option_name not in words:
-        return shlex.join([*words, *new])
-    start = words.index(option_name)
-    end = start + 1
-    while end < len(words) and not words[end].startswith("--"):
-        end += 1
-    return shlex.join([*words[:start], *new, *words[end:]])
+    kept = list[str]()
+    place = len(words)
+    is_value = False
+    for word in words:
+        # A Python file may stand anywhere, and is a value of no option.
+        if word.startswith("--") or word.endswith(".py"):
+            is_value = word.partition("=")[0] == option_name
+            # Given twice, an option has its last value: none but the new one may stay.
+            if is_value:
+                place = min(place, len(kept))
+        if not is_value:
+            kept.append(word)
+    return shlex.join([*kept[:place], *new, *kept[place:]])
