@@ -296,6 +296,31 @@ def test_sizes_of_two_architectures_are_said_to_count_as_one_kind() -> None:
     assert not nfd.fit_ladder(named).notes
 
 
+def test_small_and_large_networks_on_other_data_are_said_to_count_as_one_kind() -> None:
+    """Two sizes each are enough: a drift of the rate would be that of the data."""
+    rows: Rows = [
+        {"width": n, "lr": 2.0**k, "loss": 2 + 8 / n + 0.05 * (k + 10) ** 2}
+        for n in (64, 128, 256, 512)
+        for k in range(-14, -5)
+    ]
+    parted = [row | {"dataset": "web" if row["width"] < 200 else "books"} for row in rows]
+    (note,) = nfd.fit_transfer(parted).notes
+    assert "Rows of 'books', 'web' ('dataset') are taken for one kind" in note
+    named = [row | {"preset": f"w{row['width']}"} for row in rows]
+    assert not nfd.fit_transfer(named).notes
+
+
+def test_rows_of_a_generator_are_read_as_those_of_a_list() -> None:
+    rows: Rows = [
+        {"width": n, "lr": 2.0**k, "loss": 2 + 8 / n + 0.05 * (k + 10) ** 2}
+        for n in (64, 128)
+        for k in range(-14, -5)
+    ]
+    assert str(nfd.fit_transfer(row for row in rows)) == str(nfd.fit_transfer(rows))
+    with pytest.raises(ValueError, match="the log has no rows"):
+        nfd.fit_transfer(row for row in rows[:0])
+
+
 # ---- losses that rise with size
 
 

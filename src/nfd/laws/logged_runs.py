@@ -30,7 +30,7 @@ _LARGEST_BATCH = 2.0**27
 # Fewer tokens than any training has.
 _FEWEST_TOKENS = 100.0
 # Sizes from which words of a column make a kind of runs.
-_FEWEST_OF_A_KIND = 3
+_FEWEST_OF_A_KIND = 2
 # Kinds follow different laws where chance makes their losses differ so much in a smaller share.
 _ONE_LAW = 0.01
 # States of runs whose last loss is their result.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +45,11 @@ class Names:
     def is_loss(self, name: str) -> bool:
         """Whether a column holds a loss."""
         return self.field(name) == "loss"
+
+
+def kept_rows(rows: Any) -> Any:
+    """List the rows of a generator, which can be read only once; leave anything else."""
+    return list(rows) if isinstance(rows, Iterator) else rows
 
 
 def lines_of(rows: Any, given: Mapping[str, str | None]) -> list[Record]:

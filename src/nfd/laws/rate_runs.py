@@ -13,6 +13,7 @@ import numpy as np
 from nfd.core.errors import InputError
 from nfd.laws.logged_runs import LoggedRun
 from nfd.laws.logs import RATE_FIELDS, Log, needs_rate_law, read_log
+from nfd.laws.nested_rows import kept_rows
 from nfd.laws.rate_law import REFERENCE, Cell, Prior, RateLaw, law_of_cells, scaled_by
 from nfd.laws.table_rule import TableRule, about_powers, choose_rule, powers_of, prior_under
 
@@ -79,6 +80,7 @@ def law_for_plan(rows: Any, rule: str) -> RateLaw:
     rule divides by size. Of a table of several it reads the plan's, or else the first that scales
     with size as the plan's does.
     """
+    rows = kept_rows(rows)
     log = read_log(rows, None, ("lr", "loss"), RATE_FIELDS)
     names = list(dict.fromkeys(run.rule for run in log.runs if run.rule is not None))
     wanted = TableRule(rule)

@@ -31,6 +31,7 @@ from nfd.laws.gains import Gain, gains
 from nfd.laws.log_columns import Field
 from nfd.laws.logged_runs import LoggedRun
 from nfd.laws.logs import RATE_FIELDS, Log, needs_rate_law, read_log
+from nfd.laws.nested_rows import kept_rows
 from nfd.laws.regret import Regret
 from nfd.laws.rule_transfer import (
     RuleTransfer,
@@ -361,6 +362,7 @@ def rates_of(
     scaled: Mapping[str, float] | None = None,
 ) -> Transfer | RateLaw:
     """Fit best learning rates over width and depth, or the rate law, by the table's columns."""
+    rows = kept_rows(rows)
     if needs_rate_law(read_log(rows, columns, ("lr", "loss"), RATE_FIELDS)):
         # Loaded only where a table is for it.
         from nfd.laws.rate_runs import fit_rate_law
