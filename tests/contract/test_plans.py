@@ -1034,6 +1034,54 @@ def test_compiled_models_are_refused_with_what_to_pass(way: str) -> None:
     assert nfd.plan(graph, base, rule="mup", sample=X).roles["2.weight"] == "readout"
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_a_scripted_part_is_refused_by_its_name() -> None:
+    def with_part(width: int, depth: int) -> nn.Module:
+        scripted = torch.jit.script(nn.Linear(width, 2))
+        return nn.Sequential(nn.Linear(5, width), nn.ReLU(), scripted)
+
+    with pytest.raises(ValueError, match=r"model\.2 is .*torch\.jit.*Pass the module"):
+        planned(with_part, rule="mup")
+    assert planned(perceptron, rule="mup")[1].roles["2.weight"] == "readout"
+
+
+class Hidden(nn.Module):
+    """A model whose outputs show autograd no weight, as ``way`` hides them."""
+
+    def __init__(self, width: int, way: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(5, width), nn.ReLU(), nn.Linear(width, 2))
+        self.way = way
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.way(self.layers(x))
+
+
+HIDDEN: dict[str, Callable[[Tensor], Tensor]] = {
+    "detached": Tensor.detach,
+    "whole numbers": lambda x: x.argmax(-1),
+}
+
+
+@pytest.mark.parametrize("way", HIDDEN)
+@pytest.mark.parametrize("rule", ["complete-p", "mup", "standard"])
+def test_a_sample_that_shows_no_weight_is_not_taken_for_none(way: str, rule: str) -> None:
+    """Roles by shape alone would stand where the sample was given to read them."""
+    with pytest.raises(ValueError, match="sample= shows nothing of the model"):
+        planned(lambda width, depth: Hidden(width, HIDDEN[way]), rule=rule)
+
+
+def test_a_sample_is_followed_under_no_grad_around_the_plan_and_through_frozen_weights() -> None:
+    def frozen(width: int, depth: int) -> nn.Module:
+        model = Hidden(width, nn.Identity())
+        model.layers[0].requires_grad_(False)
+        return model
+
+    with torch.no_grad():
+        _, plan = planned(frozen, rule="mup")
+    assert plan.roles["layers.2.weight"] == "readout"
+
+
 def test_lazy_layers_are_refused_until_they_have_a_size() -> None:
     with pytest.raises(ValueError, match=r"lazy parameters.*'0\.weight'"):
         nfd.plan(lazy(32, 2), (8, 2), make_model=lazy, rule="mup", sample=X)

@@ -315,7 +315,10 @@ def check_written(argument: str, model: nn.Module) -> None:
     cannot be read.
     """
     compiled = ""
-    if isinstance(model, torch.jit.ScriptModule):
+    scripted = [n for n, part in model.named_modules() if isinstance(part, torch.jit.ScriptModule)]
+    if scripted:
+        # The model itself has the empty name.
+        argument = f"{argument}.{scripted[0]}".rstrip(".")
         compiled = "a model that torch.jit traced or scripted"
     elif isinstance(model, torch.fx.GraphModule) and "eval" in vars(model):
         # Only torch.export writes its own over the method.

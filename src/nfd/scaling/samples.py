@@ -53,7 +53,14 @@ def followed_outputs(model: nn.Module, sample: Any) -> list[Tensor]:
         )
     # All of them: a loss may come first, and streams that end in other outputs are streams too.
     outputs = tensors_in(result) or [outputs_of(result)]
-    return [output for output in outputs if output.requires_grad]
+    followed = [output for output in outputs if output.requires_grad]
+    if not followed and next(model.parameters(), None) is not None:
+        raise InputError(
+            "sample= shows nothing of the model: autograd sees no weight behind its outputs. It "
+            "runs under torch.no_grad or torch.inference_mode, detaches what it returns, or "
+            "returns whole numbers, as of argmax. Let it return what a loss is computed of."
+        )
+    return followed
 
 
 def blaming_the_sample(sample: Any) -> AbstractContextManager[None]:
