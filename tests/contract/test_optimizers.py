@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import warnings
 from typing import Any
 
 import pytest
@@ -594,3 +595,83 @@ def test_a_class_of_pytorch_has_its_name_in_the_library_and_a_class_of_ones_own_
 
     names = [planned(kind)[1].optimizer for kind in (Adam, AdamW, torch.optim.SGD, Tuned)]
     assert names == ["adam", "adamw", "sgd", "tuned"]
+
+
+class Descent(AdamW):
+    """AdamW by its class, and gradient descent by its steps."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    p.sub_(p.grad, alpha=group["lr"])
+
+
+class Logged(AdamW):
+    """AdamW with a step of its own, which does the same."""
+
+    steps = 0
+
+    def step(self, closure: Any = None) -> Any:
+        self.steps += 1
+        return super().step(closure)
+
+
+def test_steps_of_another_law_are_refused_whatever_the_class_is_called() -> None:
+    model, plan = planned()
+    for make in (Descent, lambda groups: Descent(groups)):
+        with pytest.raises(ValueError, match=r"make makes a Descent.*the plan is for 'adamw'"):
+            plan.make_optimizer(model, 1e-3, make=make)
+    own, own_plan = planned(Descent)
+    assert hidden_of(own_plan.make_optimizer(own, 1e-3), own)["lr"] == 1e-3
+    logged = plan.make_optimizer(model, 1e-3, make=Logged)
+    assert hidden_of(logged, model)["lr"] == 1e-3 / WIDER
+
+
+def test_a_law_that_the_user_names_is_not_overruled_by_steps() -> None:
+    law = nfd.OptimizerLaw("named-by-hand", Descent, degree=0.0)
+    model, plan = planned(law)
+    assert hidden_of(plan.make_optimizer(model, 1e-3), model)["lr"] == 1e-3 / WIDER
+
+
+@pytest.mark.parametrize("way", ["class", "function"])
+def test_muon_of_pytorch_is_planned_and_made_from_its_class_or_a_function(way: str) -> None:
+    kind: Any = torch.optim.Muon if way == "class" else lambda groups: torch.optim.Muon(groups)
+    model, plan = planned(kind)
+    by_name = planned("muon")[1]
+    assert (plan.optimizer == "muon") == (way == "class")
+    made = plan.make_optimizer(model, 0.02, adamw_lr=1e-3)
+    expected = by_name.make_optimizer(model, 0.02, adamw_lr=1e-3)
+    for name, _ in model.named_parameters():
+        rate = group_of(expected, model, name)["lr"]
+        assert group_of(made, model, name)["lr"] == pytest.approx(rate), name
+    spectral = lambda groups: nfd.Muon(groups, adjust_lr_fn="match_rms_adamw")  # noqa: E731
+    with pytest.raises(ValueError, match="'muon-match-rms-adamw'; the plan is for 'muon"):
+        plan.make_optimizer(model, 0.02, adamw_lr=1e-3, make=spectral)
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (lambda groups: None, "must return an optimizer.*got NoneType"),
+        (lambda groups: AdamW, "must return an optimizer.*got AdamW"),
+        (lambda groups: (AdamW(groups), None), "must return an optimizer.*got tuple"),
+        (AdamW([nn.Parameter(torch.ones(2))]), "make must be a function of groups.*got an object"),
+    ],
+)
+def test_what_makes_no_optimizer_is_refused_by_name(made: Any, words: str) -> None:
+    model, plan = planned()
+    with pytest.raises(TypeError, match=words):
+        plan.make_optimizer(model, 1e-3, make=made)
+
+
+def test_parameters_that_a_function_leaves_out_are_counted() -> None:
+    model, plan = planned()
+    with pytest.warns(RuntimeWarning, match=r"without 7 of the 8 parameters.*do not train"):
+        plan.make_optimizer(model, 1e-3, make=lambda groups: AdamW(groups[:1]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plan.make_optimizer(model, 1e-3, make=AdamW)
+        model.embed.requires_grad_(False)
+        plan.make_optimizer(model, 1e-3, make=AdamW)

@@ -17,6 +17,7 @@ from nfd.core.words import nearest
 from nfd.scaling.base_group import BaseGroup, by_law
 from nfd.scaling.combined import CombinedOptimizer
 from nfd.scaling.made_by_user import check_rates_are_kept, make_by_user
+from nfd.scaling.measured import law_by_steps
 from nfd.scaling.optimizers import LAWS, OptimizerLaw, law_by_class
 
 
@@ -96,15 +97,24 @@ def check_kind(
     origin: str = "make makes",
     remedy: str = "let make return the optimizer of the plan",
 ) -> None:
-    """Raise ValueError if the class of an optimizer has another law than the plan, by its rates.
+    """Raise ValueError if an optimizer has another law than the plan, by its rates.
+
+    Its class says the law, or else its steps, where the plan's law is not the user's own.
 
     Args:
         origin, remedy: where the optimizer comes from, and what to do beside planning anew.
     """
     law = law_by_class(optimizer)
+    if law is None and planned.is_ours:
+        law = law_by_steps(optimizer)
     if law is None or any(law.has_rates_of(part) for part in planned.parts):
         return
     raise InputError(
         f"{origin} a {type(optimizer).__name__}, whose law is {law.name!r}; the plan is for "
-        f"{planned.name!r}, with other rates. Plan with optimizer={law.name!r}, or {remedy}."
+        f"{planned.name!r}, with other rates. Plan with {_how_to_plan(law)}, or {remedy}."
     )
+
+
+def _how_to_plan(law: OptimizerLaw) -> str:
+    """Write the argument that plans for a law; one that was measured has no name yet."""
+    return f"optimizer={law.name!r}" if law.name in LAWS else "optimizer=, its class or object"

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from nfd.core.errors import InputError
+from nfd.core.errors import InputError, InputTypeError
+from nfd.core.notices import tell
 from nfd.scaling.base_group import BaseGroup
 from nfd.scaling.constructors import (
     is_chosen,
@@ -34,9 +35,19 @@ def make_by_user(
     argument: str,
 ) -> torch.optim.Optimizer:
     """Call a function of the user's, and scale the settings of what it makes from the base's."""
+    if not callable(make):
+        raise InputTypeError(
+            f"{argument} must be a function of groups that makes an optimizer, or its class; got "
+            f"an object, {type(make).__name__}. Pass lambda groups: torch.optim.AdamW(groups)."
+        )
     optimizer = make([_for_user(group) for group in groups], **options)
-    if not hasattr(optimizer, "param_groups"):
-        return optimizer
+    if isinstance(optimizer, type) or not hasattr(optimizer, "param_groups"):
+        kind = optimizer.__name__ if isinstance(optimizer, type) else type(optimizer).__name__
+        raise InputTypeError(
+            f"{argument} must return an optimizer, with param_groups; got {kind}. Return it alone, "
+            "as lambda groups: torch.optim.AdamW(groups) does, and make schedulers of it later."
+        )
+    _warn_of_left_out(optimizer, groups, argument)
     check_chosen_once(optimizer, groups, argument)
     check_known(optimizer, groups, argument)
     if not any(WEIGHT_DECAY.name in group.chosen for group in groups):
@@ -44,6 +55,23 @@ def make_by_user(
     scale_settings(optimizer, groups, argument)
     _make_plain(optimizer)
     return optimizer
+
+
+def _warn_of_left_out(
+    optimizer: torch.optim.Optimizer, groups: Sequence[BaseGroup], argument: str
+) -> None:
+    """Warn of parameters of the plan's groups that an optimizer does not have."""
+    taken = set[int]()
+    for part in with_held(optimizer):
+        for group in part.param_groups:
+            taken.update(map(id, group["params"]))
+    given = [p for group in groups for p in group.parameters]
+    count = sum(id(p) not in taken for p in given)
+    if count:
+        tell(
+            f"{argument} makes an optimizer without {count} of the {len(given)} parameters that "
+            "it is given: these do not train. Give it all groups, or freeze what is not to train."
+        )
 
 
 class _GroupOfBase(dict[str, Any]):

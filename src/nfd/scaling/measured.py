@@ -327,6 +327,16 @@ def decouples(optimizer: torch.optim.Optimizer) -> bool | None:
     return None if decay is None else decay != OF_GRADIENT
 
 
+def law_by_steps(optimizer: torch.optim.Optimizer) -> OptimizerLaw | None:
+    """Return the law that the steps of an optimizer show, unregistered; None for none."""
+    try:
+        measurement = measure(optimizer)
+    # Whatever an optimizer that cannot be made anew raises.
+    except Exception:
+        return None
+    return measurement.law(_name_of(measurement))
+
+
 def measured_law(optimizer: Any) -> OptimizerLaw:
     """Measure the law of an optimizer, and register it under the optimizer's name.
 
@@ -341,16 +351,21 @@ def measured_law(optimizer: Any) -> OptimizerLaw:
     for law in OF_THE_LIBRARY:
         if (is_object or _is_pytorchs_class(optimizer, law)) and measurement.fits(law):
             return law
-    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", measurement.name).lower()
     make = None if is_object else optimizer
-    return _registered(measurement.law(name, make))
+    return _registered(measurement.law(_name_of(measurement), make))
+
+
+def _name_of(measurement: Measurement) -> str:
+    """Write the name of a class as names of laws are written, such as ``my-adam``."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", measurement.name).lower()
 
 
 def _is_pytorchs_class(optimizer: Any, law: OptimizerLaw) -> bool:
     """Whether it is the class of PyTorch that a law of the library describes."""
     return (
         isinstance(optimizer, type)
-        and optimizer.__module__.startswith("torch.optim.")
+        # Muon says "torch.optim" of itself, other classes "torch.optim.adamw" and the like.
+        and f"{optimizer.__module__}.".startswith("torch.optim.")
         and optimizer.__name__ in law.classes
     )
 
