@@ -70,6 +70,19 @@ def test_a_wide_forecast_is_refused_with_the_run_that_helps_and_a_narrow_one_is_
     assert fitted(0.05).refusal is not None
 
 
+def test_a_size_far_below_the_runs_is_refused_and_one_between_or_near_them_is_not() -> None:
+    """Runs without scatter say 7 parameters in earnest, as narrowly as 7 billion."""
+    law = fitted(0.0)
+    refusal = law.refused(parameters=7, tokens=200)
+    assert refusal is not None
+    assert "less compute than the smallest run" in refusal
+    assert "such as 7e9" in refusal
+    assert law.refused(parameters=7e9, tokens=2e11) is None
+    N, D = min(SIZES)
+    assert law.refused(parameters=N, tokens=D) is None
+    assert law.refused(parameters=N / 2, tokens=D / 2) is None
+
+
 def test_a_run_is_advised_only_where_it_narrows_the_forecast() -> None:
     """Where runs scatter by 5 % no single one helps, and none was said to widen the interval."""
     refusal = fitted(0.05).refused(parameters=1e11, tokens=2e12)

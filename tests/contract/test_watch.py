@@ -496,3 +496,26 @@ def test_a_watch_may_be_collected_while_an_optimizer_calls_its_hooks(planned: An
     gc.collect()
     assert len(_global_optimizer_post_hooks) == count - 1
     handle.remove()
+
+
+@pytest.mark.parametrize(
+    ("loss", "arrived"),
+    [
+        ("1.2", "'1.2' of type str"),
+        ({"loss": 1.2}, "of type dict"),
+        (torch.ones(2), r"a tensor of shape \[2\]"),
+        (torch.tensor(1j), "complex64"),
+    ],
+)
+def test_a_loss_that_is_not_one_number_is_refused_when_it_comes(loss: Any, arrived: str) -> None:
+    watch = nfd.Watch(ResidualMLP(16, 2), None, sample=SAMPLE, every=10)
+    with pytest.raises(TypeError, match=f"loss must be a number.*got.*{arrived}"):
+        watch.step(loss)
+
+
+def test_a_loss_may_be_any_one_number() -> None:
+    watch = nfd.Watch(ResidualMLP(16, 2), None, sample=SAMPLE, every=4)
+    for loss in (1.5, torch.tensor([1.5]), torch.tensor(1.5, dtype=torch.bfloat16)):
+        watch.step(loss)
+    watch.step()
+    assert watch.losses == {1: 1.5, 2: 1.5, 3: 1.5}

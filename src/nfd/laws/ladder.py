@@ -648,12 +648,21 @@ class LadderLaw(Shown):
         # Those of a law of compute were tested on their own (``nfd.laws.compute_law``).
         if self.variables == FLOPS_ONLY:
             return ""
+        cost = float(cost_of(np.array([size]))[0])
+        times_less = float(cost_of(self.posterior.sizes).min()) / cost
+        # Ladders were forecast upward only. So small a size is seldom meant: 7 for 7 billion.
+        if times_less > REACH * (1 + 1e-9):
+            return (
+                "Intervals are calibrated for sizes beyond the runs, and this has "
+                f"{number(times_less)} times less compute than the smallest run. Write sizes in "
+                "full, such as 7e9."
+            )
         if len(self.losses) < FEWEST_RUNS:
             return (
                 f"Intervals are calibrated on {FEWEST_RUNS} sizes or more, and the runs have "
                 f"{len(self.losses)}."
             )
-        times = float(cost_of(np.array([size]))[0]) / self.largest_cost
+        times = cost / self.largest_cost
         # The size of a budget has its cost but for a rounding.
         if times <= REACH * (1 + 1e-9):
             return ""

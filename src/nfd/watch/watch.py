@@ -9,7 +9,7 @@ from dataclasses import asdict, fields
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, SupportsFloat, cast
 
 import torch
 from torch import Tensor, nn
@@ -240,6 +240,7 @@ class Watch(Shown):
             loss: of the latest step, or the mean over the latest ``steps``.
             steps: above 1, losses are not compared with the small networks', of single steps.
         """
+        _check_loss(loss)
         self.has_mean_losses = self.has_mean_losses or steps > 1
         if isinstance(loss, Tensor):
             # A running mean may be the same tensor at the next step.
@@ -903,3 +904,18 @@ def outside(watch: Watch, row: WatchRow) -> bool:
     """Whether a row lies outside of its band; False where it has none."""
     band = watch.band(row)
     return band is not None and not band.low <= row.value <= band.high
+
+
+def _check_loss(loss: Any) -> None:
+    """Raise InputTypeError for what is not one number; a tensor is not waited for."""
+    if isinstance(loss, Tensor):
+        arrived = f"a tensor of shape {list(loss.shape)} and {loss.dtype}"
+        is_number = loss.numel() == 1 and not loss.is_complex()
+    else:
+        arrived = f"{loss!r} of type {type(loss).__name__}"
+        is_number = isinstance(loss, SupportsFloat)
+    if not is_number:
+        raise InputTypeError(
+            f"loss must be a number, or a tensor of one; got {arrived}. Pass the mean over the "
+            "batch, such as loss.mean()."
+        )
