@@ -197,8 +197,8 @@ def untrained(g: torch.Generator) -> Iterator[Outcome]:
     batches = [(inputs, labels)] * 2
     predicted = nfd.predict(family, batches, 0.0, depth=4, seed=g.initial_seed())
     case = (
-        f"width {predicted.width}, {predicted.replicates} replicates, gelu, T = 2, loss before "
-        "training"
+        f"width {predicted.width}, {predicted.replicates} replicates, gelu, T = 2, second loss at "
+        "a learning rate of 0"
     )
     low = float(predicted.loss_low[1])
     high = float(predicted.loss_high[1])

@@ -25,6 +25,7 @@ from makers import real_ladders_charts as charts
 from makers.pictures import svg
 from makers.real_ladders_charts import Row, signed
 from nfd.core.files import write_text
+from nfd.laws.ladder_outlook import REACH
 from priors import curves
 from priors.ladders import BINS, SHOWN, SOURCES
 
@@ -234,6 +235,7 @@ def facts_of_ladders(numbers: Row) -> dict[str, Any]:
         "reasons": sorted({case["why"] for case in cases if case["why"]}),
         "nearer": sum(case["plain"] < case["error"] for case in drawn),
         "never": sorted(every_ladder - accepted_ladders),
+        "reach": REACH,
         "sources": linked(sources),
         "unfree": [name for name in names if name not in FREE],
         "done": [row | {"refused": is_refused(row)} for row in numbers["own"]],

@@ -203,18 +203,20 @@ def test_a_table_of_widths_and_parameters_reads_the_rule_for_a_law(
 
 
 @pytest.mark.parametrize(
-    "option",
+    ("name", "option"),
     [
-        ("--scaled", "tokens=-0.5"),
-        ("--at", "parameters=7B"),
-        ("--guess", "8"),
-        ("--columns", "lr=rate"),
+        ("transfer", ("--scaled", "tokens=-0.5")),
+        ("transfer", ("--at", "parameters=7B")),
+        ("transfer", ("--guess", "8")),
+        ("transfer", ("--columns", "lr=rate")),
+        ("scaling-law", ("--columns", "loss=nats")),
+        ("scaling-law", ("--rate", "best")),
     ],
 )
 def test_what_only_a_table_needs_is_refused_without_one(
-    option: tuple[str, str], command: Command
+    name: str, option: tuple[str, str], command: Command
 ) -> None:
-    code, _, err = command("transfer", "setup.py", *option)
+    code, _, err = command(name, "setup.py", *option)
     assert code == 2
     assert f"{option[0]} is for a table of runs: pass it with --from runs.csv" in err
 

@@ -37,7 +37,9 @@ def check() -> nfd.Check:
 
 def test_old_names_of_answers_are_the_answer(check: nfd.Check) -> None:
     for answered in (TRANSFER, LAW, check):
-        assert old(answered, "lead") == answered.answer
+        lead = old(answered, "lead")
+        assert lead == answered.answer
+        assert old(lead, "verdict") == answered.answer.title
     assert old(TRANSFER, "sentences") == TRANSFER.answer.details
 
 

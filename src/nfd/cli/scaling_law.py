@@ -343,6 +343,7 @@ class ScalingLawCommand(LoggedCommand):
         """Fit a law to networks of the file; returns OUT, the law, and what was stored before."""
         from nfd.experiments.scaling_law import scaling_law
 
+        self.refuse_without_table("columns", "rate")
         setup = self.read_setup()
         self._steps = setup.task.steps
         directory = self.directory()

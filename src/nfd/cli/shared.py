@@ -182,6 +182,20 @@ class LoggedCommand(SizesCommand):
                     f"--from answers from a table of runs, and does not read {what}. Leave it out."
                 )
 
+    def refuse_without_table(self, *names: str) -> None:
+        """Refuse options that only an answer from a table of runs reads.
+
+        Raises:
+            InputError: naming an option that was given.
+        """
+        for name in names:
+            if self.has(name):
+                raise InputError(f"--{name} is for a table of runs: pass it with --from runs.csv.")
+
+    def has(self, name: str) -> bool:
+        """Whether an option without a default was given."""
+        return getattr(self, name) not in ((), None)
+
     def named_columns(self) -> dict[str, str | None]:
         """Return the columns by field."""
         return named(

@@ -239,23 +239,17 @@ class TransferCommand(LoggedCommand):
         content = {"at": target | advice}
         return directory, _Outcome(best, Path(self.log).name, [law.about], content)
 
-    def _has(self, name: str) -> bool:
-        """Whether an option without a default was given."""
-        return getattr(self, name) not in ((), None)
-
     def _refuse(self, names: tuple[str, ...], tables: str) -> None:
         """Refuse options that only an answer from other tables reads."""
         for name in names:
-            if self._has(name):
+            if self.has(name):
                 raise InputError(f"--{name} is for tables of {tables}. Leave --{name} out.")
 
     def _train(self) -> tuple[Path, _Outcome]:
         """Answer by training the family of the file."""
         from nfd.experiments.transfer import transfer
 
-        for name in ("at", "columns", "guess", "scaled"):
-            if self._has(name):
-                raise InputError(f"--{name} is for a table of runs: pass it with --from runs.csv.")
+        self.refuse_without_table("at", "columns", "guess", "scaled")
         setup = self.read_setup()
         directory = self.directory()
         family = setup.family(self.base, self.rule, self.optimizer)

@@ -9,6 +9,7 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from textwrap import wrap
 from typing import Any, Literal, TextIO
@@ -18,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from nfd.core.errors import VERDICT, InputError
+from nfd.core.notices import OldName
 from nfd.core.tables import visible
 
 Tone = Literal["good", "bad", "open"]
@@ -65,6 +67,9 @@ class Answer:
     about: str = ""
     table: Sequence[Mapping[str, str]] = ()
     details: Sequence[str] = ()
+
+    # The answer is what ``lead`` returns, whose sentence 0.3 called so.
+    verdict = OldName("write title", attrgetter("title"))
 
     @property
     def chip(self) -> str:
