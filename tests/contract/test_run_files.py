@@ -279,9 +279,57 @@ def test_the_only_column_that_ends_as_a_loss_is_it_and_of_two_one_is_asked_for()
         nfd.fit_ladder(two)
 
 
-def test_rows_without_a_loss_are_counted_in_plain_words() -> None:
+def test_rows_that_do_not_count_are_counted_in_the_short_answer() -> None:
+    whole = nfd.fit_ladder(RUNS)
+    assert "Left out" not in whole.answer.because
     law = nfd.fit_ladder([*RUNS, without_loss(RUNS[0])])
+    assert law.answer.because == f"{whole.answer.because} Left out: 1 row without loss."
     assert "Left out: 1 row without loss." in law.notes
+
+    by_shape = [
+        {"width": n, "depth": L, "loss": 1 + 4 / n + 1 / L} for n in (64, 128, 256) for L in (4, 8)
+    ]
+    aborted = {"width": 512, "depth": 8, "loss": None}
+    assert "Left out" not in nfd.fit_scaling_law(by_shape).answer.because
+    of_shape = nfd.fit_scaling_law([*by_shape, aborted])
+    assert of_shape.answer.because.endswith("Left out: 1 row without loss.")
+
+
+def test_runs_whose_seed_lacks_a_rate_are_counted_in_the_short_answer() -> None:
+    swept = [
+        {"width": n, "lr": lr, "seed": seed, "loss": 1 + (math.log2(lr) + 8) ** 2 / 50 + seed / 1e3}
+        for n in (64, 128)
+        for lr in (2**-9, 2**-8, 2**-7)
+        for seed in range(3)
+    ]
+    assert "Left out" not in nfd.fit_transfer(swept).answer.because
+    fewer = nfd.fit_transfer(swept[:-1]).answer.because
+    assert fewer.endswith("Left out: 2 runs whose seeds lack some rates, at 128 wide.")
+    named = [row | {"rule": "mup"} for row in swept[:-1]]
+    assert "Left out: 2 runs of mup whose" in nfd.fit_transfer(named).answer.because
+
+
+@pytest.mark.parametrize(("mark", "is_refused"), [(",", True), (".", False)])
+def test_a_point_under_a_unit_is_refused_where_commas_stand_before_decimals(
+    tmp_path: Path, mark: str, is_refused: bool
+) -> None:
+    """2.000 million are 2 where losses are 2.35, and may be 2,000 where they are 2,35."""
+    lines = ["n_params;tokens (M);val_loss"]
+    for row in RUNS:
+        loss = f"{row['val_loss']:.6f}".replace(".", mark)
+        lines.append(f"{row['n_params']:.0f};{row['tokens'] / 1e6:.0f};{loss}")
+    path = tmp_path / "runs.csv"
+    path.write_text("\n".join(lines))
+    whole = nfd.fit_ladder(path)
+    assert {tokens for _, tokens in whole.losses} == {row["tokens"] for row in RUNS}
+
+    parameters, _, loss = lines[1].split(";")
+    path.write_text("\n".join([*lines, f"{parameters};2.000;{loss}"]))
+    if is_refused:
+        with pytest.raises(ValueError, match=r"'2\.000', and other numbers have decimal commas"):
+            nfd.fit_ladder(path)
+    else:
+        assert 2e6 in {tokens for _, tokens in nfd.fit_ladder(path).losses}
 
 
 def test_sizes_of_two_architectures_are_said_to_count_as_one_kind() -> None:

@@ -201,7 +201,7 @@ class LadderLaw(Shown):
         score: the kind of their loss.
         notes: what was left out, and why.
         has_rates: whether the runs were chosen among several learning rates.
-        left_out: a sentence on the runs that did not end, which the notes have too.
+        left_out: sentences on the rows that do not count, which the notes have too.
         runs: the names of the runs, and what else the table says of them.
 
     ``table`` and ``to_pandas()`` have a row for each number and each size, with the columns

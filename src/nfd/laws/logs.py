@@ -51,7 +51,7 @@ class Log:
         notes: what was left out, and why.
         count: how parameters are counted, where the log shows it.
         in_steps: whether their tokens are steps.
-        left_out: a sentence on the runs that did not end, which the notes have too.
+        left_out: sentences on the rows that do not count, which the notes have too.
         names: all columns that have values.
     """
 
@@ -130,7 +130,9 @@ def read_log(
     complete = [run for run in runs if run.has(needed)]
     if len(complete) < len(runs):
         rows_without = plural(len(runs) - len(complete), "row")
-        notes.append(f"Left out: {rows_without} without {' or '.join(needed)}.")
+        lacking = f"Left out: {rows_without} without {' or '.join(needed)}."
+        notes.append(lacking)
+        left_out = f"{left_out} {lacking}".lstrip()
     if not complete:
         raise InputError(
             f"no row of the log has {' and '.join(needed)}. {' '.join(notes)}".rstrip()

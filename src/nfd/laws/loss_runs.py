@@ -47,7 +47,7 @@ class LossRuns:
         score: the kind of the losses.
         notes: which runs were left out, and why.
         has_rates: whether the runs were chosen among several learning rates.
-        left_out: a sentence on the runs that did not end.
+        left_out: sentences on the rows that do not count, which the notes have too.
         supplies: what stands behind the sizes (``nfd.laws.supplies``); sizes end with it.
         table: what the log says of the runs beside.
     """
@@ -161,13 +161,16 @@ def loss_runs(log: Log, variables: tuple[str, ...], rate: float | str | None) ->
     runs = [run for run in log.runs if run.has(variables)]
     lacking = len(log.runs) - len(runs)
     notes = list(log.notes)
+    left_out = log.left_out
     supplies = supplies_of(runs, variables, notes)
     runs = with_supplies(runs, supplies)
     columns = (*variables, *supplies)
     if rate is not None:
         runs = _at_rate(runs, columns, rate, notes)
     if lacking:
-        notes.append(f"Left out: {plural(lacking, 'row')} without a size.")
+        without_size = f"Left out: {plural(lacking, 'row')} without a size."
+        notes.append(without_size)
+        left_out = f"{left_out} {without_size}".lstrip()
     rungs = _rungs(runs, columns)
     return LossRuns(
         variables,
@@ -176,7 +179,7 @@ def loss_runs(log: Log, variables: tuple[str, ...], rate: float | str | None) ->
         log.columns["loss"],
         tuple(notes),
         has_rates=rate is not None,
-        left_out=log.left_out,
+        left_out=left_out,
         supplies=supplies,
         table=table_of(rungs, log.columns),
     )

@@ -378,7 +378,7 @@ class RateLaw(Shown):
         unsaid: names of ``REFERENCE`` that the table does not have.
         scaled: powers of batch and tokens that the user's own code multiplies learning rates with.
         about: a description of the runs. score: the kind of their loss. notes: what was left out or
-            assumed, and why. left_out: the note on runs that did not end.
+            assumed, and why. left_out: the notes on rows that do not count.
     """
 
     terms: Array

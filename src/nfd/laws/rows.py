@@ -123,6 +123,28 @@ def number_of(value: Any, name: str, number: int, whole: bool = False) -> float:
         ) from None
 
 
+def check_points(lines: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse 2.000 under a unit, such as tokens (M), where other numbers have decimal commas.
+
+    Elsewhere it is 2, to three decimals.
+    """
+    has_commas = any(
+        re.fullmatch(r"[+-]?\d+,\d+", str(value).strip())
+        for line in lines
+        for value in line.values()
+    )
+    if not has_commas:
+        return
+    for line in lines:
+        for name, value in line.items():
+            is_pointed = re.fullmatch(r"[1-9]\d{0,2}\.\d{3}", str(value).strip())
+            if is_pointed and _unit_of(name) is not None:
+                raise InputError(
+                    f"column {name!r} has {value!r}, and other numbers have decimal commas, so "
+                    "that its point may mark thousands. Write it without one."
+                )
+
+
 def _check_unit(value: Any, whole: bool, unit: float | None) -> None:
     """Raise ValueError where the unit after a number may mean two things."""
     match = _WITH_UNIT.fullmatch(value.strip()) if isinstance(value, str) else None

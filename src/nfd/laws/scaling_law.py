@@ -43,6 +43,7 @@ class ScalingLaw(Shown):
             known.
         held_out: the largest size, predicted by a fit without it.
         notes: which runs were left out, and why.
+        left_out: sentences on the rows of a log that do not count, which the notes have too.
         one_order: whether all runs saw the data in one order, whose noise is in no interval; None
             where that is not known, as of logs.
 
@@ -72,6 +73,7 @@ class ScalingLaw(Shown):
     held_out: HeldOut | None = None
     notes: tuple[str, ...] = ()
     one_order: bool | None = None
+    left_out: str = ""
 
     @property
     def trusted(self) -> dict[str, float]:
@@ -320,6 +322,7 @@ def _scaling_law_of(runs: LossRuns) -> ScalingLaw:
         costs=costs,
         held_out=held_out,
         notes=runs.notes,
+        left_out=runs.left_out,
     )
 
 

@@ -131,7 +131,7 @@ class Growth(Shown):
             details.append(_ANY_ORDER)
         return Answer(
             title=title,
-            because=because,
+            because=f"{because} {law.left_out}".rstrip(),
             about=self.about,
             table=self._texts(),
             details=[text for text in (*details, law.about, *law.notes) if text],

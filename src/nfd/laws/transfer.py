@@ -24,7 +24,7 @@ from nfd.core.estimates import UNKNOWN, Interval
 from nfd.core.names import AXES, Axis
 from nfd.core.notices import OldName
 from nfd.core.tables import Row
-from nfd.core.words import plural
+from nfd.core.words import listed, plural
 from nfd.laws.best_rate import LEAST_LOSS, Scores, Size, in_words
 from nfd.laws.bowl import progress_from
 from nfd.laws.gains import Gain, gains
@@ -84,6 +84,7 @@ class Transfer(Shown):
         is_log: whether the runs are from a log.
         has_guess: whether the loss of a diverged run was given.
         trained_by: the optimizer of the runs, as code of the plan that is advised.
+        left_out: sentences on the rows of a log that do not count, which the notes have too.
     """
 
     rules: tuple[RuleTransfer, ...]
@@ -95,6 +96,7 @@ class Transfer(Shown):
     has_guess: bool = True
     spent: SearchSpent | None = None
     trained_by: TrainedBy = AS_BY_DEFAULT
+    left_out: str = ""
 
     # Names of 0.3.
     law = OldName("nfd.fit_rate_law returns laws", lambda transfer: None)
@@ -229,7 +231,8 @@ class Transfer(Shown):
         details += [*self.notes, self.about]
         details += [gain.sentence for gain in self.gains]
         table = cost_rows(self.rules) or self.levels
-        return replace(decided, about=self._runs, table=table, details=details)
+        because = f"{decided.because} {self.left_out}".rstrip()
+        return replace(decided, because=because, about=self._runs, table=table, details=details)
 
     @cached_property
     def decided(self) -> Decided:
@@ -376,17 +379,18 @@ def rates_of(
             "the log must say the width or the depth of its runs: name it by columns=. "
             f"{log.recognised}"
         )
-    notes = list(log.notes)
-    runs_at = _runs_by_place(log, notes)
+    unused = list[str]()
+    runs_at = _runs_by_place(log, unused)
     names = dict.fromkeys(rule for rule, _ in runs_at)
-    rules = [_rule(rule, runs_at, given_guess, notes) for rule in names]
+    rules = [_rule(rule, runs_at, given_guess, unused) for rule in names]
     return Transfer(
         tuple(rules),
         f"A log of {log.recognised}",
         log.columns["loss"],
-        (*notes, *growth_note(rules)),
+        (*log.notes, *unused, *growth_note(rules)),
         is_log=True,
         has_guess=given_guess is not None,
+        left_out=" ".join([log.left_out, *unused]).lstrip(),
     )
 
 
@@ -394,8 +398,8 @@ def rates_of(
 Place = tuple[str, Size]
 
 
-def _runs_by_place(log: Log, notes: list[str]) -> dict[Place, list[LoggedRun]]:
-    """Group training runs by rule and size; a note says how many lack one of these."""
+def _runs_by_place(log: Log, unused: list[str]) -> dict[Place, list[LoggedRun]]:
+    """Group training runs by rule and size; a sentence says how many lack one of these."""
     runs_at = dict[Place, list[LoggedRun]]()
     about: tuple[Field, ...] = ("width", "depth", "rule")
     needed = [field for field in about if field in log.columns]
@@ -405,30 +409,36 @@ def _runs_by_place(log: Log, notes: list[str]) -> dict[Place, list[LoggedRun]]:
             runs_at.setdefault((run.rule or "logged", size), []).append(run)
     lacking = len(log.runs) - sum(map(len, runs_at.values()))
     if lacking:
-        notes.append(f"{lacking} rows that lack {' or '.join(needed)} were left out.")
+        unused.append(f"Left out: {plural(lacking, 'row')} without {' or '.join(needed)}.")
     return runs_at
 
 
 def _rule(
-    rule: str, runs_at: Mapping[Place, Sequence[LoggedRun]], guess: float | None, notes: list[str]
+    rule: str, runs_at: Mapping[Place, Sequence[LoggedRun]], guess: float | None, unused: list[str]
 ) -> RuleTransfer:
-    """Answer for one rule; notes say how many of its runs were left out."""
+    """Answer for one rule; a sentence says how many of its runs do not count."""
     sizes = sorted(size for name, size in runs_at if name == rule)
     cells = {size: _cell(rule, size, runs_at[rule, size], guess) for size in sizes}
     regret = None
     if guess is not None and len(sizes) > 1:
         regret = _regret(cells, runs_at[rule, sizes[-1]])
 
+    count = 0
+    places = list[str]()
     for size, cell in cells.items():
         used = cell.losses.size
         if regret is not None and size == sizes[-1]:
             used += len({*regret.new.log2_eta}) * len(regret.at_best)
-        unused = len(runs_at[rule, size]) - used
-        if unused:
-            notes.append(
-                f"{unused} runs of {rule} at {in_words(size)} were left out: their seeds lack some "
-                "rates."
-            )
+        more = len(runs_at[rule, size]) - used
+        if more:
+            count += more
+            places.append(size_in_words(size, sizes))
+    if count:
+        of_rule = "" if rule == "logged" else f" of {rule}"
+        unused.append(
+            f"Left out: {plural(count, 'run')}{of_rule} whose seeds lack some rates, at "
+            f"{listed(places)}."
+        )
     return RuleTransfer(rule, cells, regret)
 
 
