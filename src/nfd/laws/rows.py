@@ -128,20 +128,18 @@ def check_points(lines: Sequence[Mapping[str, Any]]) -> None:
 
     Elsewhere it is 2, to three decimals.
     """
-    has_commas = any(
-        re.fullmatch(r"[+-]?\d+,\d+", str(value).strip())
-        for line in lines
-        for value in line.values()
-    )
-    if not has_commas:
+    with_unit = [name for name in (lines[0] if lines else ()) if _unit_of(name) is not None]
+    if not with_unit:
+        return
+    cells = (str(value).strip() for line in lines for value in line.values())
+    if not any(re.fullmatch(r"[+-]?\d+,\d+", cell) for cell in cells):
         return
     for line in lines:
-        for name, value in line.items():
-            is_pointed = re.fullmatch(r"[1-9]\d{0,2}\.\d{3}", str(value).strip())
-            if is_pointed and _unit_of(name) is not None:
+        for name in with_unit:
+            if re.fullmatch(r"[1-9]\d{0,2}\.\d{3}", str(line[name]).strip()):
                 raise InputError(
-                    f"column {name!r} has {value!r}, and other numbers have decimal commas, so "
-                    "that its point may mark thousands. Write it without one."
+                    f"column {name!r} has {line[name]!r}, and other numbers have decimal commas, "
+                    "so that its point may mark thousands. Write it without one."
                 )
 
 
