@@ -271,6 +271,19 @@ def test_a_loss_is_read_before_an_error_rate_and_perplexity_and_accuracy_are_no_
             nfd.fit_ladder(rows)
 
 
+def test_an_accuracy_that_is_named_as_the_loss_is_refused_and_an_error_rate_is_not() -> None:
+    swept = [
+        {"width": n, "lr": lr, "accuracy": 0.9 - (math.log2(lr) + 8) ** 2 / 50}
+        for n in (64, 128)
+        for lr in (2**-9, 2**-8, 2**-7)
+    ]
+    with pytest.raises(ValueError, match="'accuracy' is an accuracy, which rises"):
+        nfd.fit_transfer(swept, columns={"loss": "accuracy"})
+    errors = [row | {"1 - acc (error)": 1 - row["accuracy"]} for row in swept]
+    fitted = nfd.fit_transfer(errors, columns={"loss": "1 - acc (error)"})
+    assert fitted.score == "1 - acc (error)"
+
+
 def test_the_only_column_that_ends_as_a_loss_is_it_and_of_two_one_is_asked_for() -> None:
     one = [without_loss(row) | {"C4 Eval Loss": row["val_loss"]} for row in RUNS]
     assert nfd.fit_ladder(one).score == "C4 Eval Loss"
@@ -387,9 +400,10 @@ def test_losses_that_rise_are_told_from_accuracies_and_sent_to_where_they_belong
     with pytest.raises(ValueError, match="isoFLOP profile: add a column of flops"):
         nfd.fit_ladder(sized(profile))
     accuracies = [(1e7, 0.31), (3e7, 0.42), (1e8, 0.55), (3e8, 0.61)]
-    for name in ("val_loss", "accuracy"):
-        with pytest.raises(ValueError, match=r"looks like an accuracy.*error rate"):
-            nfd.fit_ladder(sized(accuracies, name), columns={"loss": name})
+    with pytest.raises(ValueError, match=r"looks like an accuracy.*error rate"):
+        nfd.fit_ladder(sized(accuracies))
+    with pytest.raises(ValueError, match=r"is an accuracy.*error rate"):
+        nfd.fit_ladder(sized(accuracies, "accuracy"), columns={"loss": "accuracy"})
     falling = [(N, 1.7 + 110 / N**0.27) for N in (1e7, 3e7, 1e8, 3e8)]
     assert nfd.fit_ladder(sized(falling)).score == "val_loss"
 

@@ -227,6 +227,7 @@ _OTHER_LOSSES = {
 }
 # Settings of which any above 1 makes a batch size possibly the size on one device.
 _DEVICES = re.compile("grad(ient)?_acc\\w*|accumulat\\w*|world_size|gpus|devices")
+_RISES = "is an accuracy, which rises: give the loss, or a column of the error rate, 1 less it."
 _ONE_DEVICE = {"1", "1.0", "", "nan", "None"}
 # Usual names of settings that move a best rate and that no field holds.
 _SETTINGS = re.compile(
@@ -446,17 +447,16 @@ class LogColumns:
             if is_perplexity(name):
                 return f" {name!r} is a perplexity: the loss is its logarithm. Add a column of it."
         for name in self.names:
-            if re.search("acc(uracy)?([^a-z]|$)", name, re.IGNORECASE):
-                return (
-                    f" {name!r} is an accuracy, which rises: give the loss, or a column of the "
-                    "error rate, 1 less the accuracy."
-                )
+            if is_accuracy(name):
+                return f" {name!r} {_RISES}"
         return ""
 
     def _named(self, field: Field, wanted: str) -> str:
         """Find a column that the caller named, or raise ValueError."""
         for column in self.names:
             if column.replace("/", ".") == wanted.replace("/", "."):
+                if field == "loss" and is_accuracy(column):
+                    raise InputError(f"{column!r} {_RISES}")
                 return column
         raise InputError(
             f"columns names {wanted!r} for the {field}, but the log has no such column with values."
@@ -505,6 +505,12 @@ def is_perplexity(name: str) -> bool:
     """Whether a column holds perplexities, by its name; not their logarithms."""
     words = re.split("[^a-z]+", name.lower())
     return not {"perplexity", "ppl"}.isdisjoint(words) and "log" not in words
+
+
+def is_accuracy(name: str) -> bool:
+    """Whether a column holds accuracies, by its name."""
+    ends_as_loss = re.search("loss|err", name, re.IGNORECASE)
+    return not ends_as_loss and bool(re.search("acc(uracy)?([^a-z]|$)", name, re.IGNORECASE))
 
 
 def kind_of_loss(name: str) -> str:
