@@ -629,6 +629,26 @@ def test_steps_of_another_law_are_refused_whatever_the_class_is_called() -> None
     assert hidden_of(logged, model)["lr"] == 1e-3 / WIDER
 
 
+class Trusted(AdamW):
+    """Steps in proportion to the weights, as of LARS."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    p.sub_(p.grad * (p.norm() / p.grad.norm()), alpha=group["lr"])
+
+
+def test_steps_without_a_law_are_told_where_a_plan_makes_them() -> None:
+    model, plan = planned()
+    with pytest.warns(RuntimeWarning, match="plan for 'adamw' may not fit.*a trust ratio"):
+        plan.make_optimizer(model, 1e-3, make=Trusted)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        plan.make_optimizer(model, 1e-3, make=Logged)
+
+
 def test_a_law_that_the_user_names_is_not_overruled_by_steps() -> None:
     law = nfd.OptimizerLaw("named-by-hand", Descent, degree=0.0)
     model, plan = planned(law)

@@ -13,12 +13,14 @@ from typing import Any
 import torch
 
 from nfd.core.errors import InputError
+from nfd.core.notices import tell
 from nfd.core.words import nearest
 from nfd.scaling.base_group import BaseGroup, by_law
 from nfd.scaling.combined import CombinedOptimizer
 from nfd.scaling.made_by_user import check_rates_are_kept, make_by_user
 from nfd.scaling.measured import law_by_steps
 from nfd.scaling.optimizers import LAWS, OptimizerLaw, law_by_class
+from nfd.scaling.probe import UnscalableError
 
 
 def optimizer_of(
@@ -99,14 +101,18 @@ def check_kind(
 ) -> None:
     """Raise ValueError if an optimizer has another law than the plan, by its rates.
 
-    Its class says the law, or else its steps, where the plan's law is not the user's own.
+    Its class says the law, or else its steps, where the plan's law is not the user's own. Steps
+    without a law are told in a warning.
 
     Args:
         origin, remedy: where the optimizer comes from, and what to do beside planning anew.
     """
     law = law_by_class(optimizer)
     if law is None and planned.is_ours:
-        law = law_by_steps(optimizer)
+        try:
+            law = law_by_steps(optimizer)
+        except UnscalableError as error:
+            tell(f"Rates of a plan for {planned.name!r} may not fit: {error}")
     if law is None or any(law.has_rates_of(part) for part in planned.parts):
         return
     raise InputError(

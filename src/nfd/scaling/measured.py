@@ -52,6 +52,7 @@ from nfd.scaling.probe import (
     WIDE,
     MeasurementError,
     Probe,
+    UnscalableError,
     deviation,
     norm,
     parameter_like,
@@ -146,7 +147,7 @@ def _degree(probe: Probe, gradient: Tensor) -> float:
             f"{value:.2g} at step {k} for gradients {times:g} times as large"
             for (k, times), value in degrees.items()
         )
-        raise MeasurementError(
+        raise UnscalableError(
             f"optimizer is a {probe.name}, whose updates are no one power of the gradient, as "
             "under clipping or a warm-up of its own: for gradients so many times as large, "
             f"{degrees_in_words}. Switch that off, or pass its law, nfd.OptimizerLaw."
@@ -164,7 +165,7 @@ def _check_scalable(probe: Probe, gradient: Tensor, update: Tensor) -> None:
     what = f"optimizer is a {probe.name}, whose updates"
     larger = rms(probe.update(gradient, start=8 * START)) / rms(update)
     if abs(larger - 1) > ALIKE:
-        raise MeasurementError(
+        raise UnscalableError(
             f"{what} follow the size of the weights (a trust ratio, as of LAMB and LARS, or "
             f"relative steps, as of Adafactor): weights 8 times as large give updates {larger:.3g} "
             "times as large. Weights grow in training, and may start at zero, so no rate of a plan "
@@ -172,13 +173,13 @@ def _check_scalable(probe: Probe, gradient: Tensor, update: Tensor) -> None:
         )
     _, beside = probe.updates([1000 * signs(*PANEL[0]).flip(0), gradient])
     if deviation(beside, update) > ALIKE:
-        raise MeasurementError(
+        raise UnscalableError(
             f"{what} of one tensor follow the gradient of another, as under a norm over all "
             "tensors: a plan has a rate for every tensor by itself. Switch that off, or pass its "
             "law, nfd.OptimizerLaw."
         )
     if deviation(probe.update(gradient, rate=RATE / 4), update) > ALIKE:
-        raise MeasurementError(
+        raise UnscalableError(
             f"{what} are not proportional to lr of the groups, by which a plan scales them. Pass "
             "its law, nfd.OptimizerLaw, if a scale of lr is enough."
         )
@@ -328,9 +329,15 @@ def decouples(optimizer: torch.optim.Optimizer) -> bool | None:
 
 
 def law_by_steps(optimizer: torch.optim.Optimizer) -> OptimizerLaw | None:
-    """Return the law that the steps of an optimizer show, unregistered; None for none."""
+    """Return the law that the steps of an optimizer show, unregistered; None if not steppable.
+
+    Raises:
+        UnscalableError: where its steps show that no rates of a plan scale them.
+    """
     try:
         measurement = measure(optimizer)
+    except UnscalableError:
+        raise
     # Whatever an optimizer that cannot be made anew raises.
     except Exception:
         return None

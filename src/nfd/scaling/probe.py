@@ -52,6 +52,10 @@ class MeasurementError(InputError):
     """An optimizer has no law that its steps show."""
 
 
+class UnscalableError(MeasurementError):
+    """The steps of an optimizer show that no rates of a plan scale them."""
+
+
 @dataclass(frozen=True)
 class Probe:
     """An optimizer to be made anew for every measurement, never the user's own.
