@@ -156,6 +156,31 @@ def test_what_a_transfer_does_not_hold_is_refused(
     assert said in err
 
 
+@pytest.mark.parametrize(
+    ("depth", "options", "said"),
+    [
+        (2, (), "names no rule. Say under which one its runs were trained"),
+        (2, ("--rule", "mup"), "at width 8, depth 2 is 0.02"),
+        (1, ("--rule", "mup"), "names no depth. Say which its smallest network has"),
+        (1, ("--rule", "mup", "--base", "8", "2"), "at width 8, depth 2 is 0.02"),
+    ],
+)
+def test_a_log_is_asked_for_what_it_does_not_say(
+    depth: int, options: tuple[str, ...], said: str, folder: Path, command: Command
+) -> None:
+    """A log without depths has 1 in their place."""
+    row = {"rule": "logged", "quantity": "best lr", "depth": depth, "low": 0.01, "high": 0.04}
+    table = [row | {"width": width, "value": 0.02} for width in (8, 16)]
+    (folder / "tuned" / "result.json").write_text(json.dumps({"table": table}))
+    code, out, err = command(*OF_32, "--from", "tuned", *options)
+    assert said in " ".join((out + err).split())
+    assert (code == 2) == bool(err)
+    if code == 0:
+        plan = nfd.Plan.load(folder / "out/plan/plan.json")
+        assert plan.rule == "mup"
+        assert plan.base == (8, 2)
+
+
 @pytest.fixture(name="tables")
 def _tables(tmp_path: Path) -> dict[str, str]:
     """Paths of tables of runs whose width varies, and whose tokens do."""

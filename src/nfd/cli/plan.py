@@ -100,7 +100,7 @@ class PlanCommand(NetworkCommand):
         setup = self.read_setup()
         tuned = None
         if self.tuned:
-            tuned = Tuned.read(self.tuned, self.rule)
+            tuned = Tuned.read(self.tuned, self.rule, self.base)
         family = self._family(setup, tuned)
         module, plan = family.outline(self.width, self.depth)
         if self.fits:

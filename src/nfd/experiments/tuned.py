@@ -14,12 +14,14 @@ from typing import Any
 from nfd.core.errors import InputError
 from nfd.core.estimates import Interval
 from nfd.core.files import expanded
-from nfd.core.names import RULE
+from nfd.core.names import AXES, RULE
 from nfd.core.tables import Row
 from nfd.core.words import listed
 from nfd.laws.best_rate import in_words
 
 _RESULT = "result.json"
+# The rule of runs whose log names none
+_LOGGED = "logged"
 
 
 @dataclass(frozen=True)
@@ -74,16 +76,19 @@ class Tuned:
         return doubts
 
     @staticmethod
-    def read(path: str, rule: str | None = None) -> Tuned:
+    def read(path: str, rule: str | None = None, base: tuple[int, int] | None = None) -> Tuned:
         """Read the answer of ``nfd transfer`` from its directory or its ``result.json``.
 
         Args:
             path: of the directory or the file.
-            rule: one of those that were compared; by default the rule that a plan has.
+            rule: one of those that were compared; by default the rule that a plan has. Of a log
+                that names no rule it is the one under which its runs were trained.
+            base: of a log without widths or depths, width and depth of its smallest network.
 
         Raises:
             InputError: where no transfer is stored, or none of the rule, or the best rate lies
-                outside of the grid.
+                outside of the grid; where a log lacks the rule, the widths or the depths, and
+                nobody says them.
         """
         file = expanded(path)
         if file.is_dir():
@@ -97,8 +102,16 @@ class Tuned:
             rules = list(dict.fromkeys(str(row["rule"]) for row in rows))
             if not rules:
                 raise ValueError("it has no best rates by width and depth")
+            is_log = rules == [_LOGGED]
+            if is_log:
+                _check_said(rows, rule, base, path)
+                rows = [row | {"rule": rule} for row in rows]
+                rules = [str(rule)]
             chosen = _chosen(rules, rule, path)
             size, lr = _smallest([row for row in rows if row["rule"] == chosen], path)
+            # A log without depths has 1 in their place.
+            if is_log and base is not None and 1 in size:
+                size = base
             width, depth = stored.get("base", size)
             verdicts = {one["rule"]: one["verdict"] for one in stored.get("rules", ())}
             return Tuned(
@@ -119,6 +132,21 @@ class Tuned:
                 f"--from {path} holds no answer of nfd transfer ({type(error).__name__}: {error}). "
                 "Give the directory that it wrote, such as out/transfer, or --base and --lr."
             ) from None
+
+
+def _check_said(rows: list[Row], rule: str | None, base: tuple[int, int] | None, path: str) -> None:
+    """Raise InputError where neither a log nor the caller says what a plan is for."""
+    if rule is None:
+        raise InputError(
+            f"--from {path} is of a log that names no rule. Say under which one its runs were "
+            f"trained, such as --rule {RULE}, or --rule standard for PyTorch's defaults."
+        )
+    unsaid = [axis for axis in AXES if all(row[axis] == 1 for row in rows)]
+    if unsaid and base is None:
+        raise InputError(
+            f"--from {path} is of a log that names no {listed(unsaid)}. Say which its smallest "
+            "network has: --base WIDTH DEPTH."
+        )
 
 
 def _chosen(rules: list[str], rule: str | None, path: str) -> str:
