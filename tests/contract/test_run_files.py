@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.contract.common import run
 
@@ -417,6 +418,27 @@ def test_runs_of_one_budget_are_fitted_whatever_side_of_the_best_size_they_lie_o
         ]
         law = nfd.fit_ladder(rows)
         assert math.isfinite(law.at(parameters=4e8, tokens=C / 6 / 4e8).value)
+
+
+def test_two_budgets_are_fitted_where_losses_differ_more_within_one_than_between() -> None:
+    """The dearer budget has the larger networks on few tokens, and the higher losses."""
+    profiles = ((1e16, (2e7, 4e7, 8e7, 1.6e8)), (2e16, (4e7, 8e7, 3.2e8, 6.4e8, 1.3e9)))
+    rows = [
+        {"params": N, "tokens": C / 6 / N, "loss": loss_of(N, C / 6 / N)}
+        for C, sizes in profiles
+        for N in sizes
+    ]
+    costs = [6 * row["params"] * row["tokens"] for row in rows]
+    assert np.corrcoef(np.log(costs), [row["loss"] for row in rows])[0, 1] > 0
+    assert math.isfinite(nfd.fit_ladder(rows).at(parameters=1e8, tokens=1e9).value)
+    # Where losses rise from a size to one that is larger in both, larger networks train worse.
+    worse = [
+        {"params": N, "tokens": r * N, "loss": 3 + 0.1 * math.log(N / 1e7)}
+        for N in (1e7, 2e7, 4e7, 8e7)
+        for r in (10, 20)
+    ]
+    with pytest.raises(ValueError, match="larger networks train worse"):
+        nfd.fit_ladder(worse)
 
 
 def test_distinct_tokens_are_read_and_must_be_above_zero() -> None:

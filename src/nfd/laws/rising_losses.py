@@ -22,6 +22,8 @@ _ONE_BUDGET = 1.3
 _RISES = 0.7
 # So many sizes may be a ladder along one line.
 _FEW = 8
+# Pairs of sizes are counted among so many.
+_COMPARED = 500
 # Of the sizes that do not fit, so many are named.
 _MOST_NAMED = 4
 
@@ -43,6 +45,8 @@ def about_rising(
     if np.corrcoef(np.log(costs), losses)[0, 1] <= 0:
         return ""
     order = np.argsort(costs)
+    if len(variables) > 1 and not _rises_in_all(sizes[order], losses[order]):
+        return ""
     ordered = losses[order]
     if _is_accuracy(ordered, score):
         return (
@@ -77,6 +81,20 @@ _OTHERWISE = (
     "If it is a loss of validation whose loss of training falls, the networks overfit: give more "
     "data, or the runs before they do."
 )
+
+
+def _rises_in_all(sizes: Array, losses: Array) -> bool:
+    """Whether most losses rise from a size to one that is as large or larger in every variable.
+
+    Runs of a few budgets trade parameters for tokens. About the best split their losses rise on
+    both sides, by more than they fall from one budget to the next.
+    """
+    step = -(-len(sizes) // _COMPARED)
+    sizes, losses = sizes[::step], losses[::step]
+    # [K, K]: whether the second size is larger.
+    is_larger = (sizes[None] >= sizes[:, None]).all(2) & (sizes[None] > sizes[:, None]).any(2)
+    rises = losses[None] > losses[:, None]
+    return bool(is_larger.any() and rises[is_larger].mean() > 0.5)
 
 
 def _named(variables: Sequence[str], sizes: Array) -> str:
