@@ -157,6 +157,24 @@ def test_what_a_transfer_does_not_hold_is_refused(
 
 
 @pytest.mark.parametrize(
+    ("stored", "said"),
+    [
+        ({"command": "nfd check setup.py", "table": []}, "(it is the answer of nfd check)"),
+        ({"command": "nfd transfer setup.py"}, "(its result.json is of another form)"),
+        ([], "(its result.json is of another form)"),
+        (TUNED, ""),
+    ],
+)
+def test_answers_of_other_commands_are_no_tuned_rates(
+    stored: Any, said: str, folder: Path, command: Command
+) -> None:
+    (folder / "tuned" / "result.json").write_text(json.dumps(stored))
+    code, _, err = command(*OF_32, "--from", "tuned")
+    assert code == (2 if said else 0)
+    assert said in err
+
+
+@pytest.mark.parametrize(
     ("depth", "options", "said"),
     [
         (2, (), "names no rule. Say under which one its runs were trained"),

@@ -20,6 +20,7 @@ from nfd.core.words import listed
 from nfd.laws.best_rate import in_words
 
 _RESULT = "result.json"
+_COMMAND = "nfd transfer"
 # The rule of runs whose log names none
 _LOGGED = "logged"
 
@@ -95,6 +96,9 @@ class Tuned:
             file /= _RESULT
         try:
             stored = json.loads(file.read_text(encoding="utf-8"))
+            command = " ".join(str(stored.get("command", _COMMAND)).split()[:2])
+            if command != _COMMAND:
+                raise ValueError(f"it is the answer of {command}")
             rows = list[Row]()
             for row in stored["table"]:
                 if row["quantity"] == "best lr" and row["width"] is not None:
@@ -127,9 +131,12 @@ class Tuned:
             )
         except InputError:
             raise
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            why = str(error)
+            if not isinstance(error, OSError | ValueError):
+                why = "its result.json is of another form"
             raise InputError(
-                f"--from {path} holds no answer of nfd transfer ({type(error).__name__}: {error}). "
+                f"--from {path} holds no answer of {_COMMAND} ({why}). "
                 "Give the directory that it wrote, such as out/transfer, or --base and --lr."
             ) from None
 
