@@ -76,10 +76,6 @@ def optimizer_of(task: Task, member: Member, lr: float) -> torch.optim.Optimizer
     except (TypeError, AttributeError) as error:
         message = f"make_optimizer raised {type(error).__name__}: {in_brief(error)}. {FROM_GROUPS}"
         raise InputTypeError(message) from error
-    if not hasattr(made, "param_groups"):
-        raise InputTypeError(
-            f"make_optimizer must return an optimizer; got {type(made).__name__}. {FROM_GROUPS}"
-        )
     to_training: Any = getattr(made, "train", None)
     # Schedule-free optimizers refuse to step before.
     if callable(to_training):

@@ -44,8 +44,9 @@ def make_by_user(
     if isinstance(optimizer, type) or not hasattr(optimizer, "param_groups"):
         kind = optimizer.__name__ if isinstance(optimizer, type) else type(optimizer).__name__
         raise InputTypeError(
-            f"{argument} must return an optimizer, with param_groups; got {kind}. Return it alone, "
-            "as lambda groups: torch.optim.AdamW(groups) does, and make schedulers of it later."
+            f"{argument} must return an optimizer; got {kind}. It is a function from the parameter "
+            "groups of a plan to an optimizer alone, such as lambda groups: "
+            "torch.optim.AdamW(groups): make schedulers of it later."
         )
     _warn_of_left_out(optimizer, groups, argument)
     check_chosen_once(optimizer, groups, argument)
