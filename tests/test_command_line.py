@@ -145,6 +145,7 @@ def test_a_plan_without_a_base_says_which_it_takes(command: Command) -> None:
         (("--from", "tuned", "--rule", "depth-mup"), "got --rule depth-mup"),
         (("--from", "tuned", "--rule", "mup"), "lies at an end of the grid"),
         (("--from", "tuned", "--optimizer", "sgd"), "was tuned with adamw"),
+        (("--from", "tuned", "--base", "16", "2"), "another base has another rate"),
         (("--from", "nowhere"), "holds no answer of nfd transfer"),
     ],
 )
@@ -179,8 +180,15 @@ def test_answers_of_other_commands_are_no_tuned_rates(
     [
         (2, (), "names no rule. Say under which one its runs were trained"),
         (2, ("--rule", "mup"), "at width 8, depth 2 is 0.02"),
+        (
+            2,
+            ("--rule", "mup"),
+            "But the transfer was not decided: tested to width 16, depth 2 only",
+        ),
         (1, ("--rule", "mup"), "names no depth. Say which its smallest network has"),
         (1, ("--rule", "mup", "--base", "8", "2"), "at width 8, depth 2 is 0.02"),
+        (1, ("--rule", "mup", "--base", "8", "2"), "tested to width 16, depth 2 only"),
+        (1, ("--rule", "mup", "--base", "4", "2"), "another base has another rate"),
     ],
 )
 def test_a_log_is_asked_for_what_it_does_not_say(
@@ -189,7 +197,9 @@ def test_a_log_is_asked_for_what_it_does_not_say(
     """A log without depths has 1 in their place."""
     row = {"rule": "logged", "quantity": "best lr", "depth": depth, "low": 0.01, "high": 0.04}
     table = [row | {"width": width, "value": 0.02} for width in (8, 16)]
-    (folder / "tuned" / "result.json").write_text(json.dumps({"table": table}))
+    rules = [{"rule": "logged", "verdict": "UNCERTAIN"}]
+    stored = json.dumps({"table": table, "rules": rules})
+    (folder / "tuned" / "result.json").write_text(stored)
     code, out, err = command(*OF_32, "--from", "tuned", *options)
     assert said in " ".join((out + err).split())
     assert (code == 2) == bool(err)

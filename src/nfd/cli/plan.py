@@ -195,6 +195,15 @@ class PlanCommand(NetworkCommand):
         rule = self.rule
         optimizer = self.optimizer
         if tuned is not None:
+            if base is not None and base != tuned.base and self.lr is None:
+                # SciPy, which it loads, would delay --help.
+                from nfd.laws.best_rate import in_words
+
+                raise InputError(
+                    f"--from {self.tuned} has the rate of the base {in_words(tuned.base)}, and "
+                    f"another base has another rate; got --base {base[0]} {base[1]}. Leave --base "
+                    "out, or give --lr."
+                )
             base = base or tuned.base
             rule = rule or tuned.rule
             optimizer = optimizer or tuned.optimizer

@@ -106,18 +106,15 @@ class Tuned:
             rules = list(dict.fromkeys(str(row["rule"]) for row in rows))
             if not rules:
                 raise ValueError("it has no best rates by width and depth")
-            is_log = rules == [_LOGGED]
-            if is_log:
-                _check_said(rows, rule, base, path)
-                rows = [row | {"rule": rule} for row in rows]
-                rules = [str(rule)]
+            verdicts = {one["rule"]: one["verdict"] for one in stored.get("rules", ())}
+            if rules == [_LOGGED]:
+                said = _said(rows, rule, base, path)
+                rows = [row | said for row in rows]
+                rules = [said["rule"]]
+                verdicts = {said["rule"]: verdicts.get(_LOGGED, "")}
             chosen = _chosen(rules, rule, path)
             size, lr = _smallest([row for row in rows if row["rule"] == chosen], path)
-            # A log without depths has 1 in their place.
-            if is_log and base is not None and 1 in size:
-                size = base
             width, depth = stored.get("base", size)
-            verdicts = {one["rule"]: one["verdict"] for one in stored.get("rules", ())}
             return Tuned(
                 path,
                 chosen,
@@ -141,19 +138,26 @@ class Tuned:
             ) from None
 
 
-def _check_said(rows: list[Row], rule: str | None, base: tuple[int, int] | None, path: str) -> None:
-    """Raise InputError where neither a log nor the caller says what a plan is for."""
+def _said(rows: list[Row], rule: str | None, base: tuple[int, int] | None, path: str) -> Row:
+    """What the caller says of the rows of a log: their rule, and a width or depth that they lack.
+
+    Raises:
+        InputError: naming what neither the log nor the caller says.
+    """
     if rule is None:
         raise InputError(
             f"--from {path} is of a log that names no rule. Say under which one its runs were "
             f"trained, such as --rule {RULE}, or --rule standard for PyTorch's defaults."
         )
+    # A log without depths has 1 in their place.
     unsaid = [axis for axis in AXES if all(row[axis] == 1 for row in rows)]
     if unsaid and base is None:
         raise InputError(
             f"--from {path} is of a log that names no {listed(unsaid)}. Say which its smallest "
             "network has: --base WIDTH DEPTH."
         )
+    sizes = dict(zip(AXES, base or (), strict=False))
+    return {"rule": rule} | {axis: sizes[axis] for axis in unsaid}
 
 
 def _chosen(rules: list[str], rule: str | None, path: str) -> str:
