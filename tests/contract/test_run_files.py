@@ -323,22 +323,30 @@ def test_runs_whose_seed_lacks_a_rate_are_counted_in_the_short_answer() -> None:
     assert "Left out: 2 runs of mup whose" in nfd.fit_transfer(named).answer.because
 
 
+@pytest.mark.parametrize("form", ["csv", "json"])
 @pytest.mark.parametrize(("mark", "is_refused"), [(",", True), (".", False)])
 def test_a_point_under_a_unit_is_refused_where_commas_stand_before_decimals(
-    tmp_path: Path, mark: str, is_refused: bool
+    tmp_path: Path, mark: str, is_refused: bool, form: str
 ) -> None:
     """2.000 million are 2 where losses are 2.35, and may be 2,000 where they are 2,35."""
-    lines = ["n_params;tokens (M);val_loss"]
+    rows: Rows = []
     for row in RUNS:
         loss = f"{row['val_loss']:.6f}".replace(".", mark)
-        lines.append(f"{row['n_params']:.0f};{row['tokens'] / 1e6:.0f};{loss}")
-    path = tmp_path / "runs.csv"
-    path.write_text("\n".join(lines))
+        tokens_in_millions = f"{row['tokens'] / 1e6:.0f}"
+        rows.append(
+            {"n_params": row["n_params"], "tokens (M)": tokens_in_millions, "val_loss": loss}
+        )
+    path = tmp_path / f"runs.{form}"
+
+    def write(table: Rows) -> None:
+        lines = [";".join(table[0]), *(";".join(map(str, row.values())) for row in table)]
+        path.write_text("\n".join(lines) if form == "csv" else json.dumps(table))
+
+    write(rows)
     whole = nfd.fit_ladder(path)
     assert {tokens for _, tokens in whole.losses} == {row["tokens"] for row in RUNS}
 
-    parameters, _, loss = lines[1].split(";")
-    path.write_text("\n".join([*lines, f"{parameters};2.000;{loss}"]))
+    write([*rows, rows[0] | {"tokens (M)": "2.000"}])
     if is_refused:
         with pytest.raises(ValueError, match=r"'2\.000', and other numbers have decimal commas"):
             nfd.fit_ladder(path)

@@ -46,6 +46,7 @@ def flat_table(lines: Sequence[Mapping[Any, Any]]) -> list[Line]:
     table = [_flat(line) for line in lines]
     if not table:
         raise InputError("the log has no rows. Give one row for each run.")
+    _check_points(table)
     scalars = _scalars(table) or table
     names = {name.lower() for name in scalars[0]}
     return _pivoted(scalars) if set(_SCALARS) <= names else table
@@ -123,22 +124,23 @@ def number_of(value: Any, name: str, number: int, whole: bool = False) -> float:
         ) from None
 
 
-def check_points(lines: Sequence[Mapping[str, Any]]) -> None:
+def _check_points(table: Sequence[Line]) -> None:
     """Refuse 2.000 under a unit, such as tokens (M), where other numbers have decimal commas.
 
     Elsewhere it is 2, to three decimals.
     """
-    with_unit = [name for name in (lines[0] if lines else ()) if _unit_of(name) is not None]
+    with_unit = [name for name in table[0] if _unit_of(name) is not None]
     if not with_unit:
         return
-    cells = (str(value).strip() for line in lines for value in line.values())
-    if not any(re.fullmatch(r"[+-]?\d+,\d+", cell) for cell in cells):
+    texts = (value for line in table for value in line.values() if isinstance(value, str))
+    if not any(re.fullmatch(r"[+-]?\d+,\d+", text.strip()) for text in texts):
         return
-    for line in lines:
+    for line in table:
         for name in with_unit:
-            if re.fullmatch(r"[1-9]\d{0,2}\.\d{3}", str(line[name]).strip()):
+            value = line.get(name)
+            if isinstance(value, str) and re.fullmatch(r"[1-9]\d{0,2}\.\d{3}", value.strip()):
                 raise InputError(
-                    f"column {name!r} has {line[name]!r}, and other numbers have decimal commas, "
+                    f"column {name!r} has {value!r}, and other numbers have decimal commas, "
                     "so that its point may mark thousands. Write it without one."
                 )
 
