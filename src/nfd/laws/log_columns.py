@@ -509,8 +509,8 @@ def is_perplexity(name: str) -> bool:
 
 def is_accuracy(name: str) -> bool:
     """Whether a column holds accuracies, by its name."""
-    ends_as_loss = re.search("loss|err", name, re.IGNORECASE)
-    return not ends_as_loss and bool(re.search("acc(uracy)?([^a-z]|$)", name, re.IGNORECASE))
+    names_loss = re.search("loss|err", name, re.IGNORECASE)
+    return not names_loss and bool(re.search("acc(uracy)?([^a-z]|$)", name, re.IGNORECASE))
 
 
 def kind_of_loss(name: str) -> str:
